@@ -1,0 +1,106 @@
+//! Tools: what a model may ask to be done.
+//!
+//! Built-in, client-registered and (later) MCP tools are the same to the agent: a [`ToolSpec`], and a call that
+//! ends in a [`ToolOutput`]. A failure is an output with `is_error`, never a lost panic.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use futures_util::future::BoxFuture;
+use kli_protocol::api::{Change, Location};
+use kli_protocol::record::Block;
+use serde_json::{Map, Value};
+use tokio_util::sync::CancellationToken;
+
+pub type Arguments = Map<String, Value>;
+
+/// What a model is told of a tool, and what the agent must know of it.
+#[derive(Clone, Debug)]
+pub struct ToolSpec {
+    /// `[A-Za-z0-9_-]{1,64}`
+    pub name: String,
+    pub description: String,
+    /// A JSON schema of an object.
+    pub parameters: Value,
+    pub effect: Effect,
+}
+
+/// What a tool may do to the world.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// Looks only: may run beside others.
+    Reads,
+    /// Changes files that its arguments name.
+    Writes,
+    /// Anything: runs commands.
+    Executes,
+}
+
+/// One call, for a person: before it runs.
+#[derive(Clone, Debug, Default)]
+pub struct Outline {
+    /// One line, such as `read src/main.rs`.
+    pub title: String,
+    pub locations: Vec<Location>,
+    /// The edit before it is made.
+    pub changes: Option<Vec<Change>>,
+}
+
+/// Where and how a call runs.
+#[derive(Clone)]
+pub struct ToolContext {
+    pub session_id: String,
+    pub tool_call_id: String,
+    /// The session's work directory; it may be gone.
+    pub work_dir: PathBuf,
+    /// Of the session, over the daemon's own.
+    pub env: Arc<BTreeMap<String, String>>,
+    pub cancel: CancellationToken,
+    /// Takes what the call prints while it runs. Must not block.
+    pub progress: Progress,
+    /// Whether the model takes images; else a tool says so in text.
+    pub images: bool,
+    /// The session's background commands.
+    pub jobs: Arc<jobs::Jobs>,
+}
+
+/// A callback for output as it comes.
+pub type Progress = Arc<dyn Fn(&str) + Send + Sync>;
+
+/// What a call brought.
+#[derive(Clone, Debug, Default)]
+pub struct ToolOutput {
+    pub content: Vec<Block>,
+    /// For clients, not for the model: a diff, a path, an exit code.
+    pub details: Option<Value>,
+    pub is_error: bool,
+}
+
+impl ToolOutput {
+    pub fn text(text: impl Into<String>) -> ToolOutput {
+        ToolOutput { content: vec![Block::text(text)], details: None, is_error: false }
+    }
+
+    pub fn error(text: impl Into<String>) -> ToolOutput {
+        ToolOutput { content: vec![Block::text(text)], details: None, is_error: true }
+    }
+}
+
+pub trait Tool: Send + Sync {
+    fn spec(&self) -> &ToolSpec;
+
+    /// What a person is shown before the call; must be quick and tolerate any arguments. It may read the files
+    /// that the arguments name, to tell what would change.
+    fn outline(&self, arguments: &Arguments, work_dir: &std::path::Path) -> Outline;
+
+    /// Runs the call. Dropping the future, or `context.cancel`, ends it with all its child processes.
+    fn call<'a>(&'a self, arguments: Arguments, context: ToolContext) -> BoxFuture<'a, ToolOutput>;
+}
+
+pub mod jobs {
+    //! Background commands of a session.
+
+    #[derive(Debug, Default)]
+    pub struct Jobs {}
+}

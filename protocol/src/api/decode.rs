@@ -1,0 +1,124 @@
+//! Reading the parameters of a call: by name or by position, null as absent, unknown names refused.
+
+use serde::de::{DeserializeOwned, Deserializer, Error as _, Visitor};
+use serde_json::{Map, Value};
+
+use crate::error::ApiError;
+
+/// Parameters where null has a meaning of its own.
+const NULLABLE: [&str; 3] = ["entryId", "leafId", "label"];
+
+/// Reads parameters as `T`, or says in one sentence what is wrong with them.
+pub fn decode_params<T: DeserializeOwned>(raw: Option<&str>) -> Result<T, ApiError> {
+    let value = match raw {
+        None => Value::Object(Map::new()),
+        Some(raw) => serde_json::from_str(raw).map_err(|e| ApiError::invalid_params(format!("params: {e}")))?,
+    };
+    let mut fields = match value {
+        Value::Object(fields) => fields,
+        Value::Array(values) => by_position::<T>(values)?,
+        Value::Null => Map::new(),
+        _ => return Err(ApiError::invalid_params("params must be an object or an array")),
+    };
+    fields.retain(|name, value| !value.is_null() || NULLABLE.contains(&name.as_str()));
+    T::deserialize(Value::Object(fields)).map_err(|e| ApiError::invalid_params(format!("invalid params: {e}")))
+}
+
+fn by_position<T: DeserializeOwned>(values: Vec<Value>) -> Result<Map<String, Value>, ApiError> {
+    let names = param_names::<T>();
+    if values.len() > names.len() {
+        return Err(ApiError::invalid_params(format!(
+            "{} parameters were given, this method takes at most {}: {}",
+            values.len(),
+            names.len(),
+            names.join(", ")
+        )));
+    }
+    Ok(names.iter().map(|n| (*n).to_owned()).zip(values).collect())
+}
+
+/// The names of a parameter struct's fields, in their order.
+pub fn param_names<T: DeserializeOwned>() -> &'static [&'static str] {
+    let mut names: &'static [&'static str] = &[];
+    // The derived code hands the list to the deserialiser; this one takes it and refuses to go on.
+    let _ = T::deserialize(Names(&mut names));
+    names
+}
+
+struct Names<'a>(&'a mut &'static [&'static str]);
+
+impl<'de> Deserializer<'de> for Names<'_> {
+    type Error = serde_json::Error;
+
+    fn deserialize_struct<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        fields: &'static [&'static str],
+        _: V,
+    ) -> Result<V::Value, Self::Error> {
+        *self.0 = fields;
+        Err(serde_json::Error::custom("only the names were wanted"))
+    }
+
+    fn deserialize_any<V: Visitor<'de>>(self, _: V) -> Result<V::Value, Self::Error> {
+        Err(serde_json::Error::custom("parameters are structs"))
+    }
+
+    serde::forward_to_deserialize_any! {
+        bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf option unit
+        unit_struct newtype_struct seq tuple tuple_struct map enum identifier ignored_any
+    }
+}
+
+/// For a parameter that may be left out, and where null is a value: absent is `None`, null is `Some(None)`.
+pub(super) fn present<'de, D: Deserializer<'de>, T: serde::Deserialize<'de>>(d: D) -> Result<Option<T>, D::Error> {
+    T::deserialize(d).map(Some)
+}
+
+/// For a parameter that must be given and may be null.
+pub(super) fn nullable<'de, D: Deserializer<'de>, T: serde::Deserialize<'de>>(d: D) -> Result<Option<T>, D::Error> {
+    <Option<T> as serde::Deserialize>::deserialize(d)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::{CreateSessionParams, NavigateTreeParams, PromptParams, SetLabelParams};
+
+    #[test]
+    fn names_come_in_the_order_of_the_contract() {
+        assert_eq!(param_names::<SetLabelParams>(), ["sessionId", "entryId", "label"]);
+        assert_eq!(param_names::<CreateSessionParams>()[..2], ["workDir", "sessionId"]);
+    }
+
+    #[test]
+    fn by_position_and_by_name() {
+        let a: SetLabelParams = decode_params(Some(r#"["s","e",null]"#)).unwrap();
+        let b: SetLabelParams = decode_params(Some(r#"{"sessionId":"s","entryId":"e","label":null}"#)).unwrap();
+        assert_eq!(a, b);
+    }
+
+    #[test]
+    fn null_counts_as_absent_save_where_it_has_a_meaning() {
+        let p: PromptParams = decode_params(Some(r#"{"sessionId":"s","text":"x","wait":null,"leafId":null}"#)).unwrap();
+        assert_eq!((p.wait, p.leaf_id), (None, Some(None)));
+        let p: PromptParams = decode_params(Some(r#"{"sessionId":"s","text":"x"}"#)).unwrap();
+        assert_eq!(p.leaf_id, None);
+        let p: NavigateTreeParams = decode_params(Some(r#"{"sessionId":"s","entryId":null}"#)).unwrap();
+        assert_eq!(p.entry_id, None);
+    }
+
+    #[test]
+    fn faults_are_named() {
+        for (raw, says) in [
+            (r#"{"sessionId":"s"}"#, "entryId"),
+            (r#"{"sessionId":"s","entryId":"e","colour":1}"#, "colour"),
+            (r#"["s","e","p","more","and","still","more","x"]"#, "at most"),
+            (r#"3"#, "object or an array"),
+        ] {
+            let e = decode_params::<NavigateTreeParams>(Some(raw)).unwrap_err();
+            assert_eq!(e.code, crate::error::code::INVALID_PARAMS);
+            assert!(e.message.contains(says), "{raw}: {}", e.message);
+        }
+    }
+}

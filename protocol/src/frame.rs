@@ -1,0 +1,1 @@
+//! Cutting messages from a byte stream.
