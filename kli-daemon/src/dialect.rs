@@ -1,4 +1,2 @@
 //! dialect
-
-/// tmp
-pub fn argument_fault(_: &crate::tool::Arguments) -> Option<String> { None }
+pub mod arguments { pub fn invalid_arguments(_: &crate::tool::Arguments) -> Option<String> { None } }

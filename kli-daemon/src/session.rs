@@ -5,11 +5,12 @@
 
 pub mod actor;
 mod branch;
+pub mod client_tools;
 mod handle;
 pub mod hub;
 mod info;
 mod registry;
-mod views;
+pub mod views;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -17,20 +18,22 @@ use std::sync::Arc;
 use kli_protocol::ApiError;
 use kli_protocol::ErrorKind;
 use kli_protocol::api::Mode;
+use sha2::Digest;
 use tokio::sync::watch;
 
 pub use handle::{Handle, Pending};
-pub use registry::Registry;
+pub use registry::{ForkMade, Registry, canonical, canonical_dir};
 
 use crate::agent::RetrySettings;
 use crate::clock::Clock;
 use crate::provider::Models;
-use crate::store::{Durability, Store, StoreError};
+use crate::store::{Durability, Log, Store, StoreError};
 use crate::tool::Tool;
 
 /// What the configuration says about sessions.
 #[derive(Clone, Debug)]
 pub struct Settings {
+    pub policy: crate::tool::policy::Policy,
     pub default_mode: Mode,
     pub durability: Durability,
     pub retry: RetrySettings,
@@ -45,6 +48,9 @@ pub struct Deps {
     pub models: watch::Receiver<Arc<dyn Models>>,
     pub settings: watch::Receiver<Arc<Settings>>,
     pub tools: Vec<Arc<dyn Tool>>,
+    pub client_tools: Arc<client_tools::ClientTools>,
+    /// For the event files of sessions that lie outside the session directory.
+    pub cache_dir: Option<PathBuf>,
     /// Events of all sessions, without deltas.
     pub all: Arc<hub::Hub>,
     /// The user's home, whose context files count everywhere.
@@ -54,6 +60,20 @@ pub struct Deps {
 impl Deps {
     pub fn now(&self) -> String {
         crate::clock::rfc3339(self.clock.now_ms())
+    }
+
+    /// Where the milestone events of a session are kept; none: it has no file.
+    pub fn event_path(&self, log: &Log) -> Option<PathBuf> {
+        let path = log.facts().path?;
+        let inside = self.store.session_dir().is_some_and(|dir| path.starts_with(dir));
+        if inside {
+            let mut name = path.into_os_string();
+            name.push(".events");
+            return Some(name.into());
+        }
+        let digest = sha2::Sha256::digest(path.as_os_str().as_encoded_bytes());
+        let name: String = digest.iter().take(12).map(|byte| format!("{byte:02x}")).collect();
+        Some(self.cache_dir.as_ref()?.join(format!("{name}.events")))
     }
 
     pub fn settings(&self) -> Arc<Settings> {

@@ -9,11 +9,10 @@ use std::sync::Arc;
 
 use futures_util::future::{BoxFuture, FutureExt};
 use futures_util::stream::StreamExt;
-use jsonrpsee::RpcModule;
 use kli_protocol::ApiError;
 use kli_protocol::api::{RegisterToolsParams, SubscribeParams};
 
-use super::{Caller, Feed, Service};
+use super::{Caller, Feed, Module, Service};
 use crate::session::actor::Actor;
 use crate::session::{Handle, Registry};
 
@@ -32,18 +31,20 @@ pub trait Control: Send + Sync {
     fn reload_config(&self) -> BoxFuture<'_, Result<Vec<String>, ApiError>>;
     /// Stops the daemon soon; the reply to this call still goes out.
     fn stop(&self);
+    /// Stops the daemon once nothing runs any more.
+    fn stop_when_idle(&self);
     fn uptime_ms(&self) -> u64;
     fn connections(&self) -> u64;
 }
 
 /// All methods of the daemon.
-pub fn module(context: Arc<Context>) -> Result<RpcModule<Arc<Context>>, jsonrpsee::core::RegisterMethodError> {
-    let mut module = RpcModule::new(context);
-    daemon::register(&mut module)?;
-    sessions::register(&mut module)?;
-    tree::register(&mut module)?;
-    runs::register(&mut module)?;
-    Ok(module)
+pub fn module(context: Arc<Context>) -> Module<Context> {
+    let mut module = Module::new(context);
+    daemon::register_all(&mut module);
+    sessions::register_all(&mut module);
+    tree::register_all(&mut module);
+    runs::register_all(&mut module);
+    module
 }
 
 impl Context {
@@ -88,7 +89,7 @@ async fn look<R: Send + 'static>(
 /// The socket's subscriptions.
 impl Service for Context {
     fn subscribe(
-        self: Arc<Self>,
+        &self,
         caller: Caller,
         params: SubscribeParams,
     ) -> BoxFuture<'static, Result<Feed, ApiError>> {
@@ -101,7 +102,8 @@ impl Service for Context {
                 return Ok(registry.deps.all.follow(params.types));
             };
             let handle = registry.find(session).await?;
-            let pending = handle.send(|_| ()).await?;
+            let after = params.after;
+            let pending = handle.send(move |actor| actor.prepare_replay(after)).await?;
             caller.turn.done();
             pending.wait().await?;
             // The feed keeps the session open while somebody follows it.
@@ -112,12 +114,21 @@ impl Service for Context {
     }
 
     fn register_tools(
-        self: Arc<Self>,
+        &self,
         _caller: Caller,
-        _params: RegisterToolsParams,
+        mut params: RegisterToolsParams,
     ) -> BoxFuture<'static, Result<Feed, ApiError>> {
-        async move { Err(ApiError::internal("registerTools is not there yet")) }.boxed()
+        let registry = self.registry.clone();
+        async move {
+            if let Some(session) = &params.session_id {
+                params.session_id = Some(registry.find(session).await?.id.to_string());
+            }
+            let taken: Vec<_> = registry.deps.tools.iter().map(|tool| tool.spec().name.clone()).collect();
+            registry.deps.client_tools.register(params, &taken)
+        }
+        .boxed()
     }
 
+    /// A connection's tools go with its feeds; nothing else is kept of one.
     fn closed(&self, _connection: u64) {}
 }

@@ -24,12 +24,14 @@ use tokio::sync::{mpsc, oneshot, watch};
 pub use edits::{Extension, check_option, clean_name};
 pub use forks::{ForkOrder, ForkPoint, Forked};
 pub use prompts::{PromptAnswer, PromptOrder, Started};
+pub use shell::ShellOrder;
 pub use state::{WHOLE_ENTRY, shortened};
 
 use super::Deps;
 use super::branch::{BranchSettings, Cache};
 use super::handle::{Handle, MAILBOX};
 use super::hub::Hub;
+use crate::store::events::EventLog;
 use crate::store::{Ix, Log};
 use crate::tool::jobs::Jobs;
 
@@ -54,6 +56,8 @@ pub struct Actor {
     pub(super) log: Arc<Log>,
     pub(super) hub: Arc<Hub>,
     pub(super) deps: Arc<Deps>,
+    /// Milestone events on disk, once the session has a file.
+    events: Option<EventLog>,
     me: mpsc::WeakSender<Message>,
     status: watch::Sender<Status>,
     opening: Opening,
@@ -70,6 +74,8 @@ pub struct Actor {
     approvals: approvals::Approvals,
     keys: prompts::Keys,
     shells: HashMap<String, shell::Shell>,
+    /// Of those, the ones that an abort ended.
+    aborted_shells: Vec<String>,
     /// Messages of the branch, read before: a turn reads only what is new.
     /// Shared with the run, which assembles its requests beside the actor; a mutex, since both look at it.
     cache: Arc<Mutex<Cache>>,
@@ -84,11 +90,18 @@ pub struct Actor {
 /// Starts the actor of a session.
 pub(super) fn spawn(
     log: Arc<Log>,
-    hub: Arc<Hub>,
     deps: Arc<Deps>,
     opening: Opening,
     env: BTreeMap<String, String>,
 ) -> Handle {
+    let events = deps.event_path(&log).map(EventLog::open);
+    // Events of an earlier daemon had numbers up to this; where their file is lost, time tells of a higher one.
+    let last = match events.as_ref().map(EventLog::reserved) {
+        None => 0,
+        Some(Some(reserved)) => reserved,
+        Some(None) => deps.clock.now_ms(),
+    };
+    let hub = Arc::new(Hub::new(last, deps.settings().max_subscriber_bytes));
     let (mailbox, inbox) = mpsc::channel(MAILBOX);
     let (status, watched) = watch::channel(Status::Idle);
     let facts = log.facts();
@@ -100,6 +113,7 @@ pub(super) fn spawn(
         log: log.clone(),
         hub: hub.clone(),
         deps,
+        events,
         me: mailbox.downgrade(),
         status,
         opening,
@@ -113,6 +127,7 @@ pub(super) fn spawn(
         approvals: approvals::Approvals::default(),
         keys: prompts::Keys::default(),
         shells: HashMap::new(),
+        aborted_shells: vec![],
         cache: Arc::default(),
         stopping: None,
         date: today,

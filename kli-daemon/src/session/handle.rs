@@ -28,6 +28,16 @@ pub struct Handle {
 pub struct Pending<R>(oneshot::Receiver<R>);
 
 impl<R> Pending<R> {
+    pub(super) fn of(answer: oneshot::Receiver<R>) -> Pending<R> {
+        Pending(answer)
+    }
+
+    pub(super) fn ready(answer: R) -> Pending<R> {
+        let (reply, pending) = oneshot::channel();
+        let _ = reply.send(answer);
+        Pending(pending)
+    }
+
     pub async fn wait(self) -> Result<R, ApiError> {
         self.0.await.map_err(|_| gone())
     }

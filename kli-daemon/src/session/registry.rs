@@ -14,7 +14,6 @@ use tokio::sync::{OnceCell, oneshot};
 
 use super::actor::{self, ForkOrder, ForkPoint, Message, Opening};
 use super::handle::Handle;
-use super::hub::Hub;
 use super::{Deps, api_error, info, views};
 use crate::store::{Facts, Filter, Log, NewSession};
 
@@ -130,8 +129,7 @@ impl Registry {
     }
 
     fn spawn(&self, log: Arc<Log>, opening: Opening, env: BTreeMap<String, String>) -> Handle {
-        let hub = Arc::new(Hub::new(0, self.deps.settings().max_subscriber_bytes));
-        actor::spawn(log, hub, self.deps.clone(), opening, env)
+        actor::spawn(log, self.deps.clone(), opening, env)
     }
 
     pub async fn create(&self, params: CreateSessionParams) -> Result<SessionInfo, ApiError> {

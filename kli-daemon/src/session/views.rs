@@ -5,12 +5,12 @@ mod pages;
 
 use kli_protocol::ApiError;
 use kli_protocol::api::{
-    EntriesResult, ForkMessage, GetBranchParams, GetEntriesParams, GetForkMessagesResult, GetTreeParams,
-    GetTreeResult, PageParams, TreeNode, TreeView,
+    ContextUse, EntriesResult, ForkMessage, GetBranchParams, GetEntriesParams, GetForkMessagesResult, GetTreeParams,
+    GetStatsResult, GetTreeResult, ModelUsage, PageParams, TreeNode, TreeView,
 };
-use kli_protocol::record::Kind;
+use kli_protocol::record::{Body, Kind, Message};
 
-pub use pages::{PAGE, page_limit, page_offset};
+pub use pages::{PAGE, PAGE_BYTES, page_limit, page_offset};
 
 use super::actor::shortened;
 use super::{api_error, branch};
@@ -198,4 +198,44 @@ pub fn fork_messages(log: &Log, params: &PageParams) -> Result<GetForkMessagesRe
         page.push(text.len() + 100, ForkMessage { entry_id: record.id, text, timestamp: record.timestamp });
     }
     Ok(GetForkMessagesResult { messages: page.into_items(), next_cursor })
+}
+
+/// Counts and costs of a session's own entries, on all branches.
+pub fn stats(log: &Log, context: ContextUse) -> Result<GetStatsResult, ApiError> {
+    let mut stats = GetStatsResult { context, ..GetStatsResult::default() };
+    let mut models: Vec<ModelUsage> = vec![];
+    for node in log.records_after(log.last_shared()) {
+        match (node.kind, node.role) {
+            (_, Some(Role::User)) => stats.user_messages += 1,
+            (_, Some(Role::ToolResult)) => stats.tool_results += 1,
+            (_, Some(Role::Assistant)) => {
+                stats.assistant_messages += 1;
+                let record = log.record(node.ix).map_err(api_error)?;
+                let Body::Message(body) = record.body else { continue };
+                let Message::Assistant(reply) = body.message else { continue };
+                stats.tool_calls += reply.content.tool_calls().count() as u64;
+                stats.usage += reply.usage;
+                match models.iter_mut().find(|m| m.provider == reply.provider && m.model_id == reply.model) {
+                    Some(model) => model.usage += reply.usage,
+                    None => models.push(ModelUsage {
+                        provider: reply.provider,
+                        model_id: reply.model,
+                        usage: reply.usage,
+                    }),
+                }
+            }
+            (Kind::Usage | Kind::Compaction | Kind::BranchSummary, _) => {
+                let record = log.record(node.ix).map_err(api_error)?;
+                match record.body {
+                    Body::Usage(usage) => stats.usage += usage.usage,
+                    Body::Compaction(compaction) => stats.usage += compaction.usage.unwrap_or_default(),
+                    Body::BranchSummary(summary) => stats.usage += summary.usage.unwrap_or_default(),
+                    _ => {}
+                }
+            }
+            _ => {}
+        }
+    }
+    stats.models = models;
+    Ok(stats)
 }

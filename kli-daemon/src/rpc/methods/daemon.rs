@@ -1,22 +1,19 @@
 //! Methods about the daemon itself.
 
-use std::sync::Arc;
 
-use jsonrpsee::RpcModule;
-use jsonrpsee::core::RegisterMethodError;
 use kli_protocol::api::{self, Empty, InitializeResult, ListModelsResult, PingResult, ReloadConfigResult, StatusResult};
 use kli_protocol::{ApiError, ErrorKind, PROTOCOL_VERSION};
 
 use super::Context;
-use crate::rpc::register;
+use crate::rpc::{Module, register};
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-pub(super) fn register(module: &mut RpcModule<Arc<Context>>) -> Result<(), RegisterMethodError> {
-    register::<api::Ping, _, _, _>(module, |_, _, _| async {
+pub(super) fn register_all(module: &mut Module<Context>) {
+    register::<api::Ping, _, _>(module, |_, _, _| async {
         Ok(PingResult { version: VERSION.into(), protocol_version: PROTOCOL_VERSION, pid: std::process::id() })
-    })?;
-    register::<api::Initialize, _, _, _>(module, |context, caller, params| async move {
+    });
+    register::<api::Initialize, _, _>(module, |context, caller, params| async move {
         if let Some(wanted) = params.protocol_version.filter(|v| *v != PROTOCOL_VERSION) {
             return Err(ApiError::invalid_params(format!(
                 "protocolVersion: this daemon speaks {PROTOCOL_VERSION}, the client wants {wanted}; update the older one"
@@ -30,8 +27,8 @@ pub(super) fn register(module: &mut RpcModule<Arc<Context>>) -> Result<(), Regis
             limits: context.limits.clone(),
             session_dir: session_dir(&context),
         })
-    })?;
-    register::<api::GetStatus, _, _, _>(module, |context, _, _| async move {
+    });
+    register::<api::GetStatus, _, _>(module, |context, _, _| async move {
         Ok(StatusResult {
             pid: std::process::id(),
             version: VERSION.into(),
@@ -42,19 +39,18 @@ pub(super) fn register(module: &mut RpcModule<Arc<Context>>) -> Result<(), Regis
             connections: context.control.connections(),
             memory_bytes: resident_bytes(),
         })
-    })?;
-    register::<api::Discover, _, _, _>(module, |_, _, _| async { Ok(crate::rpc::openrpc::document()) })?;
-    register::<api::ListModels, _, _, _>(module, |context, _, _| async move {
+    });
+    register::<api::Discover, _, _>(module, |_, _, _| async { Ok(crate::rpc::openrpc::document()) });
+    register::<api::ListModels, _, _>(module, |context, _, _| async move {
         let models = context.registry.deps.models();
         Ok(ListModelsResult { models: models.list(), default: models.default_model() })
-    })?;
-    register::<api::ReloadConfig, _, _, _>(module, |context, _, _| async move {
+    });
+    register::<api::ReloadConfig, _, _>(module, |context, _, _| async move {
         Ok(ReloadConfigResult { changed: context.control.reload_config().await? })
-    })?;
-    register::<api::Shutdown, _, _, _>(module, |context, _, params| async move {
+    });
+    register::<api::Shutdown, _, _>(module, |context, _, params| async move {
         shutdown(&context, params).await
-    })?;
-    Ok(())
+    });
 }
 
 async fn shutdown(context: &Context, params: api::ShutdownParams) -> Result<Empty, ApiError> {
@@ -64,7 +60,7 @@ async fn shutdown(context: &Context, params: api::ShutdownParams) -> Result<Empt
         return Ok(Empty {});
     }
     if params.when_idle == Some(true) && memory_only.is_empty() {
-        context.registry.stop_when_idle(context.control.clone_stop());
+        context.control.stop_when_idle();
         return Ok(Empty {});
     }
     Err(ApiError::new(

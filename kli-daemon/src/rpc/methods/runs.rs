@@ -1,21 +1,18 @@
 //! Methods about runs and what happens in them.
 
 use std::path::Path;
-use std::sync::Arc;
 use std::time::Duration;
 
 use base64::Engine;
-use jsonrpsee::RpcModule;
-use jsonrpsee::core::RegisterMethodError;
 use kli_protocol::api::{
-    self, AbortResult, Approvals, Behavior, Empty, EntryIdResult, Image, ModelRef, PromptParams, PromptResult,
+    self, AbortResult, Approvals, Behavior, Empty, EntryIdResult, Image, ListJobsResult, ModelRef, PromptParams, PromptResult,
 };
 use kli_protocol::record::{Block, ImageBlock};
 use kli_protocol::{ApiError, ErrorKind};
 
 use super::Context;
-use crate::rpc::{Caller, register};
-use crate::session::actor::{PromptAnswer, PromptOrder, Started, check_option};
+use crate::rpc::{Caller, Module, register};
+use crate::session::actor::{PromptAnswer, PromptOrder, ShellOrder, Started, check_option};
 
 /// An abort answers within this time; the run may take a moment longer to end.
 const ABORT_ANSWERS: Duration = Duration::from_millis(900);
@@ -24,19 +21,19 @@ const MAX_IMAGES: usize = 20;
 /// Of one image's file.
 const MAX_IMAGE_BYTES: u64 = 10 << 20;
 
-pub(super) fn register(module: &mut RpcModule<Arc<Context>>) -> Result<(), RegisterMethodError> {
-    register::<api::Prompt, _, _, _>(module, |context, caller, params| async move {
+pub(super) fn register_all(module: &mut Module<Context>) {
+    register::<api::Prompt, _, _>(module, |context, caller, params| async move {
         prompt(&context, &caller, params).await
-    })?;
-    register::<api::Steer, _, _, _>(module, |context, caller, mut params| async move {
+    });
+    register::<api::Steer, _, _>(module, |context, caller, mut params| async move {
         params.behavior = Some(Behavior::Steer);
         prompt(&context, &caller, params).await
-    })?;
-    register::<api::FollowUp, _, _, _>(module, |context, caller, mut params| async move {
+    });
+    register::<api::FollowUp, _, _>(module, |context, caller, mut params| async move {
         params.behavior = Some(Behavior::FollowUp);
         prompt(&context, &caller, params).await
-    })?;
-    register::<api::WaitRun, _, _, _>(module, |context, caller, params| async move {
+    });
+    register::<api::WaitRun, _, _>(module, |context, caller, params| async move {
         let started = context
             .ask(&caller, &params.session_id, move |actor| actor.wait_run(params.run_id.as_deref()))
             .await?;
@@ -44,39 +41,39 @@ pub(super) fn register(module: &mut RpcModule<Arc<Context>>) -> Result<(), Regis
             Some(started) => finished(started).await.map(Some),
             None => Ok(None),
         }
-    })?;
-    register::<api::ContinueRun, _, _, _>(module, |context, caller, params| async move {
+    });
+    register::<api::ContinueRun, _, _>(module, |context, caller, params| async move {
         let wait = params.wait == Some(true);
         let started = context.ask(&caller, &params.session_id, |actor| actor.continue_run()).await??;
         if wait { finished(started).await } else { Ok(started.result) }
-    })?;
-    register::<api::ClearQueue, _, _, _>(module, |context, caller, params| async move {
+    });
+    register::<api::ClearQueue, _, _>(module, |context, caller, params| async move {
         context.ask(&caller, &params.session_id, |actor| actor.clear_queue()).await
-    })?;
-    register::<api::Abort, _, _, _>(module, |context, caller, params| async move {
+    });
+    register::<api::Abort, _, _>(module, |context, caller, params| async move {
         let ending =
             context.ask(&caller, &params.session_id, move |actor| actor.abort(params.run_id.as_deref())).await?;
         let Some(ending) = ending else { return Ok(AbortResult { aborted: false }) };
         let _ = tokio::time::timeout(ABORT_ANSWERS, ending).await;
         Ok(AbortResult { aborted: true })
-    })?;
-    register::<api::SetModel, _, _, _>(module, |context, caller, params| async move {
+    });
+    register::<api::SetModel, _, _>(module, |context, caller, params| async move {
         let entry_id = context
             .ask(&caller, &params.session_id, move |actor| actor.set_model(params.provider, params.model_id))
             .await??;
         Ok(EntryIdResult { entry_id })
-    })?;
-    register::<api::SetOption, _, _, _>(module, |context, caller, params| async move {
+    });
+    register::<api::SetOption, _, _>(module, |context, caller, params| async move {
         let entry_id = context
             .ask(&caller, &params.session_id, move |actor| actor.set_option(params.option_id, params.value))
             .await??;
         Ok(EntryIdResult { entry_id })
-    })?;
-    register::<api::SetMode, _, _, _>(module, |context, caller, params| async move {
+    });
+    register::<api::SetMode, _, _>(module, |context, caller, params| async move {
         context.ask(&caller, &params.session_id, move |actor| actor.set_mode(params.mode)).await??;
         Ok(Empty {})
-    })?;
-    register::<api::RespondToApproval, _, _, _>(module, |context, caller, params| async move {
+    });
+    register::<api::RespondToApproval, _, _>(module, |context, caller, params| async move {
         let by = caller.name();
         context
             .ask(&caller, &params.session_id, move |actor| {
@@ -84,13 +81,39 @@ pub(super) fn register(module: &mut RpcModule<Arc<Context>>) -> Result<(), Regis
             })
             .await??;
         Ok(Empty {})
-    })?;
-    register::<api::GetStats, _, _, _>(module, |context, caller, params| async move {
+    });
+    register::<api::Bash, _, _>(module, |context, caller, params| async move {
+        if params.command.trim().is_empty() {
+            return Err(ApiError::invalid_params("command: nothing to run"));
+        }
+        check_key(params.idempotency_key.as_deref())?;
+        let order = ShellOrder {
+            command: params.command,
+            exclude_from_context: params.exclude_from_context,
+            timeout: params.timeout_ms.map(Duration::from_millis),
+            key: params.idempotency_key,
+        };
+        context.ask(&caller, &params.session_id, move |actor| actor.bash(order)).await??.wait().await?
+    });
+    register::<api::ListJobs, _, _>(module, |context, caller, params| async move {
+        let jobs = context.ask(&caller, &params.session_id, |actor| actor.jobs()).await?;
+        Ok(ListJobsResult { jobs })
+    });
+    register::<api::KillJob, _, _>(module, |context, caller, params| async move {
+        let jobs = context.ask(&caller, &params.session_id, |actor| actor.job_table()).await?;
+        jobs.kill(&params.job_id).await.map_err(|e| ApiError::new(ErrorKind::CallNotFound, format!("{e}; listJobs shows those there are.")))?;
+        Ok(Empty {})
+    });
+    register::<api::SubmitToolResult, _, _>(module, |context, _, params| async move {
+        let is_error = params.is_error == Some(true);
+        context.registry.deps.client_tools.submit(&params.call_id, params.content, is_error)?;
+        Ok(Empty {})
+    });
+    register::<api::GetStats, _, _>(module, |context, caller, params| async move {
         let handle = context.reading(&caller, &params.session_id).await?;
         let context_use = handle.ask(|actor| actor.context_used()).await?;
         super::look(handle, move |log| crate::session::views::stats(log, context_use)).await
-    })?;
-    Ok(())
+    });
 }
 
 async fn prompt(context: &Context, caller: &Caller, params: PromptParams) -> Result<PromptResult, ApiError> {

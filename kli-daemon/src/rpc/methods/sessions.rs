@@ -1,58 +1,54 @@
 //! Methods about sessions as wholes.
 
 use std::path::Path;
-use std::sync::Arc;
 
-use jsonrpsee::RpcModule;
-use jsonrpsee::core::RegisterMethodError;
 use kli_protocol::ApiError;
 use kli_protocol::api::{self, Empty, OpenSessionParams, SessionInfo};
 
 use super::Context;
-use crate::rpc::{Caller, register};
+use crate::rpc::{Caller, Module, register};
 use crate::session;
 
-pub(super) fn register(module: &mut RpcModule<Arc<Context>>) -> Result<(), RegisterMethodError> {
-    register::<api::CreateSession, _, _, _>(module, |context, _, params| async move {
+pub(super) fn register_all(module: &mut Module<Context>) {
+    register::<api::CreateSession, _, _>(module, |context, _, params| async move {
         unsupported_servers(params.mcp_servers.is_some())?;
         context.registry.create(params).await
-    })?;
-    register::<api::ContinueSession, _, _, _>(module, |context, _, params| async move {
+    });
+    register::<api::ContinueSession, _, _>(module, |context, _, params| async move {
         context.registry.continue_session(&params.work_dir, params.create == Some(true)).await
-    })?;
-    register::<api::OpenSession, _, _, _>(module, |context, caller, params| async move {
+    });
+    register::<api::OpenSession, _, _>(module, |context, caller, params| async move {
         open(&context, &caller, params).await
-    })?;
-    register::<api::ListSessions, _, _, _>(module, |context, _, params| async move {
+    });
+    register::<api::ListSessions, _, _>(module, |context, _, params| async move {
         context.registry.list(params).await
-    })?;
-    register::<api::GetForest, _, _, _>(module, |context, _, params| async move {
+    });
+    register::<api::GetForest, _, _>(module, |context, _, params| async move {
         context.registry.forest(params).await
-    })?;
-    register::<api::GetSession, _, _, _>(module, |context, caller, params| async move {
+    });
+    register::<api::GetSession, _, _>(module, |context, caller, params| async move {
         context.ask(&caller, &params.session_id, |actor| actor.state()).await
-    })?;
-    register::<api::SetSessionName, _, _, _>(module, |context, caller, params| async move {
+    });
+    register::<api::SetSessionName, _, _>(module, |context, caller, params| async move {
         context
             .ask(&caller, &params.session_id, move |actor| {
                 actor.set_name(&params.name)?;
                 Ok(actor.info())
             })
             .await?
-    })?;
-    register::<api::ArchiveSession, _, _, _>(module, |context, caller, params| async move {
+    });
+    register::<api::ArchiveSession, _, _>(module, |context, caller, params| async move {
         context
             .ask(&caller, &params.session_id, move |actor| {
                 actor.archive(params.archived)?;
                 Ok(actor.info())
             })
             .await?
-    })?;
-    register::<api::DeleteSession, _, _, _>(module, |context, _, params| async move {
+    });
+    register::<api::DeleteSession, _, _>(module, |context, _, params| async move {
         context.registry.delete(&params.session_id).await?;
         Ok(Empty {})
-    })?;
-    Ok(())
+    });
 }
 
 async fn open(context: &Context, caller: &Caller, params: OpenSessionParams) -> Result<SessionInfo, ApiError> {

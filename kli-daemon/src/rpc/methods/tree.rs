@@ -1,66 +1,62 @@
 //! Methods about the tree of one session.
 
-use std::sync::Arc;
 
-use jsonrpsee::RpcModule;
-use jsonrpsee::core::RegisterMethodError;
 use kli_protocol::ApiError;
 use kli_protocol::api::{
     self, AppendEntryParams, CloneResult, EntryIdResult, ForkResult, RewindResult, SetLabelResult,
 };
 
 use super::{Context, look};
-use crate::rpc::{Caller, register};
+use crate::rpc::{Caller, Module, register};
 use crate::session::actor::{Extension, ForkPoint};
 use crate::session::{ForkMade, views};
 
-pub(super) fn register(module: &mut RpcModule<Arc<Context>>) -> Result<(), RegisterMethodError> {
-    register::<api::GetTree, _, _, _>(module, |context, caller, params| async move {
+pub(super) fn register_all(module: &mut Module<Context>) {
+    register::<api::GetTree, _, _>(module, |context, caller, params| async move {
         look(context.reading(&caller, &params.session_id).await?, move |log| views::tree(log, &params)).await
-    })?;
-    register::<api::GetEntries, _, _, _>(module, |context, caller, params| async move {
+    });
+    register::<api::GetEntries, _, _>(module, |context, caller, params| async move {
         let max = context.max_message_bytes;
         look(context.reading(&caller, &params.session_id).await?, move |log| views::entries(log, &params, max)).await
-    })?;
-    register::<api::GetBranch, _, _, _>(module, |context, caller, params| async move {
+    });
+    register::<api::GetBranch, _, _>(module, |context, caller, params| async move {
         look(context.reading(&caller, &params.session_id).await?, move |log| views::branch_page(log, &params)).await
-    })?;
-    register::<api::GetForkMessages, _, _, _>(module, |context, caller, params| async move {
+    });
+    register::<api::GetForkMessages, _, _>(module, |context, caller, params| async move {
         look(context.reading(&caller, &params.session_id).await?, move |log| views::fork_messages(log, &params)).await
-    })?;
-    register::<api::GetContext, _, _, _>(module, |context, caller, params| async move {
+    });
+    register::<api::GetContext, _, _>(module, |context, caller, params| async move {
         context.ask(&caller, &params.session_id.clone(), move |actor| actor.context(&params)).await?
-    })?;
-    register::<api::NavigateTree, _, _, _>(module, |context, caller, params| async move {
+    });
+    register::<api::NavigateTree, _, _>(module, |context, caller, params| async move {
         context.ask(&caller, &params.session_id.clone(), move |actor| actor.navigate(&params)).await?
-    })?;
-    register::<api::Fork, _, _, _>(module, |context, caller, params| async move {
+    });
+    register::<api::Fork, _, _>(module, |context, caller, params| async move {
         let point = ForkPoint::Entry { id: params.entry_id, position: params.position };
         let new = New { id: params.new_session_id, name: params.name, work_dir: params.work_dir };
         let made = fork(&context, &caller, &params.session_id, point, new).await?;
         Ok(ForkResult { session: made.session, text: made.text, images: made.images })
-    })?;
-    register::<api::CloneSession, _, _, _>(module, |context, caller, params| async move {
+    });
+    register::<api::CloneSession, _, _>(module, |context, caller, params| async move {
         let new = New { id: params.new_session_id, name: params.name, work_dir: params.work_dir };
         let made = fork(&context, &caller, &params.session_id, ForkPoint::Leaf, new).await?;
         Ok(CloneResult { session: made.session })
-    })?;
-    register::<api::Rewind, _, _, _>(module, |context, caller, params| async move {
+    });
+    register::<api::Rewind, _, _>(module, |context, caller, params| async move {
         let point = ForkPoint::Prompt { id: params.entry_id };
         let new = New { id: params.new_session_id, name: params.name, work_dir: params.work_dir };
         let made = fork(&context, &caller, &params.session_id, point, new).await?;
         Ok(RewindResult { session: made.session, text: made.text.unwrap_or_default(), images: made.images })
-    })?;
-    register::<api::SetLabel, _, _, _>(module, |context, caller, params| async move {
+    });
+    register::<api::SetLabel, _, _>(module, |context, caller, params| async move {
         let previous = context
             .ask(&caller, &params.session_id.clone(), move |actor| actor.set_label(&params.entry_id, params.label))
             .await??;
         Ok(SetLabelResult { previous })
-    })?;
-    register::<api::AppendEntry, _, _, _>(module, |context, caller, params| async move {
+    });
+    register::<api::AppendEntry, _, _>(module, |context, caller, params| async move {
         append_entry(&context, &caller, params).await
-    })?;
-    Ok(())
+    });
 }
 
 /// What fork, clone and rewind say of the new session.

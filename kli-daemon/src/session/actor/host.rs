@@ -49,7 +49,6 @@ struct Scene {
 /// What the actor says of the next turn; the messages are read by the run itself.
 pub(super) struct TurnPlan {
     pub tip: Option<Ix>,
-    pub model: ModelRef,
     pub shape: branch::Shape,
     pub message_id: String,
     pub env: Arc<BTreeMap<String, String>>,
@@ -148,11 +147,11 @@ impl RunHost for ActorHost {
     }
 
     async fn permit(&self, tool: Arc<dyn Tool>, call: CallInfo, outline: Outline) -> Permission {
-        let gone = |_| Permission::Refused("Not run: the session was closed.".into());
+        let gone = || Permission::Refused("Not run: the session was closed.".into());
         match self.ask(move |actor| actor.permit(tool.as_ref(), &call, &outline)).await {
             Ok(Permit::Now(permission)) => permission,
-            Ok(Permit::Later(answer)) => answer.await.unwrap_or_else(gone),
-            Err(_) => gone(()),
+            Ok(Permit::Later(answer)) => answer.await.unwrap_or_else(|_| gone()),
+            Err(_) => gone(),
         }
     }
 
@@ -214,7 +213,7 @@ impl std::fmt::Debug for ActorHost {
 impl Actor {
     /// The next turn: takes in what was steered, and says from where and with what the request is made.
     fn plan_turn(&mut self) -> Result<TurnPlan, HostFailure> {
-        self.write_deferred_shells();
+        self.write_ended_shells();
         self.take_steered().map_err(|e| store_failure(&e))?;
         let run = self.run.as_ref();
         let model = run.and_then(|r| r.model.clone()).unwrap_or_else(|| self.branch.model.clone());
@@ -229,7 +228,6 @@ impl Actor {
         })?;
         Ok(TurnPlan {
             tip: self.tip(),
-            model,
             shape,
             message_id: self.log.new_id(self.deps.clock.as_ref()),
             env: self.env.clone(),
@@ -244,7 +242,8 @@ impl Actor {
     ) -> Result<branch::Shape, ApiError> {
         let (info, provider) = self.deps.models().find(&model.provider, &model.model_id)?;
         let work_dir = self.work_dir();
-        let tools = self.deps.tools.clone();
+        let mut tools = self.deps.tools.clone();
+        tools.extend(self.deps.client_tools.of_session(&self.id, &self.deps.clock));
         let descriptions: Arc<[ToolDescription]> = tools.iter().map(|tool| describe(tool.spec())).collect();
         let context_files = crate::workspace::context_files(Path::new(&work_dir), self.deps.home.as_deref());
         let context_files: Vec<_> =

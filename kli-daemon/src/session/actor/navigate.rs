@@ -1,7 +1,7 @@
 //! Moving the leaf inside the tree.
 
 use kli_protocol::api::{EventBody, NavigateTreeParams, NavigateTreeResult, Position};
-use kli_protocol::record::{Body, Label, LeafRecord, Record};
+use kli_protocol::record::{Body, LeafRecord, Record};
 use kli_protocol::{ApiError, ErrorKind};
 
 use super::{Actor, Ix};
@@ -88,10 +88,5 @@ impl Actor {
         self.tell(written);
         self.refresh_branch();
         Ok(())
-    }
-
-    /// A label record for an entry, as a draft.
-    pub(super) fn label_draft(target_id: String, label: String) -> super::write::Draft {
-        Body::Label(Label { target_id, label: Some(label) }).into()
     }
 }

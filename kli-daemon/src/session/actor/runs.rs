@@ -1,11 +1,10 @@
 //! A session's run: its start, what it reports, its end.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use futures_util::future::FutureExt;
 use kli_protocol::api::{
-    Approvals, Event, EventBody, ModelRef, PromptResult, RunError, RunErrorKind, RunOutcome, RunStop, ToolSnapshot,
+    Approvals, EventBody, ModelRef, PromptResult, RunError, RunErrorKind, RunOutcome, RunStop, ToolSnapshot,
 };
 use kli_protocol::record::{AssistantMessage, Block, Body, Message, TextBlock, ThinkingBlock, ToolResultMessage};
 use kli_protocol::{ApiError, ErrorKind};
@@ -116,7 +115,7 @@ impl Actor {
         while self.finished.len() > REMEMBERED {
             self.finished.pop_front();
         }
-        self.write_deferred_shells();
+        self.write_ended_shells();
         self.publish_for(
             Some(run_id),
             EventBody::RunEnd {
@@ -363,9 +362,4 @@ fn keep_end(text: &mut String, max: usize) {
         }
         text.drain(..cut);
     }
-}
-
-/// An event of the whole daemon, not of a session.
-pub fn daemon_event(time: String, body: EventBody) -> Arc<Event> {
-    Arc::new(Event { seq: None, session_id: None, time, run_id: None, body })
 }

@@ -1,7 +1,7 @@
 //! What a session shows of itself.
 
 use futures_util::future::FutureExt;
-use kli_protocol::api::{EventBody, RunSnapshot, SessionInfo, SessionState, Status, SubscribeParams};
+use kli_protocol::api::{EventBody, GetContextParams, GetContextResult, RunSnapshot, SessionInfo, SessionState, Status, SubscribeParams};
 use kli_protocol::ApiError;
 use kli_protocol::record::Entry;
 use serde_json::{Value, json};
@@ -62,6 +62,52 @@ impl Actor {
             usage: self.log.facts().usage,
             context: self.context_use(),
         }
+    }
+
+    pub fn context_used(&self) -> kli_protocol::api::ContextUse {
+        self.context_use()
+    }
+
+    /// Exactly what the next request would send, from any leaf.
+    pub fn context(&self, params: &GetContextParams) -> Result<GetContextResult, ApiError> {
+        let limit = crate::session::views::page_limit(params.limit, crate::session::views::PAGE)?;
+        let start = crate::session::views::page_offset(params.cursor.as_deref())?;
+        let end = match &params.leaf_id {
+            None => self.tip(),
+            given => crate::session::views::branch_end(&self.log, given)?,
+        };
+        let settings = match end == self.tip() {
+            true => self.branch.clone(),
+            false => branch::settings(&self.log, end, self.branch.model.clone(), &self.opening.options),
+        };
+        let shape = self.shape(&settings.model, settings.options)?;
+        let assembled = match end == self.tip() {
+            true => self.with_window(|window| branch::messages(window, &shape.model)),
+            false => branch::read(&self.log, end).map(|window| branch::messages(&window, &shape.model)),
+        }
+        .map_err(crate::session::api_error)?;
+        let tokens = shape.tokens(&assembled);
+        let total = assembled.messages.len();
+        let mut messages = vec![];
+        let mut bytes = 0;
+        for message in assembled.messages.iter().skip(start).take(limit) {
+            bytes += serde_json::to_string(message.as_ref()).map(|text| text.len()).unwrap_or_default();
+            if !messages.is_empty() && bytes > crate::session::views::PAGE_BYTES {
+                break;
+            }
+            messages.push(message.as_ref().clone());
+        }
+        let shown = start + messages.len();
+        Ok(GetContextResult {
+            system_prompt: shape.system_prompt.to_string(),
+            tools: shape.descriptions.to_vec(),
+            messages,
+            provider: settings.model.provider,
+            model_id: settings.model.model_id,
+            options: shape.options,
+            tokens,
+            next_cursor: (shown < total).then(|| shown.to_string()),
+        })
     }
 
     pub(super) fn context_use(&self) -> kli_protocol::api::ContextUse {

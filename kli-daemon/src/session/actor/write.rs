@@ -9,6 +9,7 @@ use kli_protocol::{ApiError, ErrorKind};
 use super::Actor;
 use crate::session::api_error;
 use crate::session::hub::Published;
+use crate::store::events::EventLog;
 use crate::store::{Durability, Ix};
 
 /// A record to be: its id is made when it has none yet.
@@ -140,10 +141,42 @@ impl Actor {
             run_id,
             body,
         };
+        self.reserve_number();
         let published: Published = self.hub.publish(&mut event);
+        if let Some(events) = &mut self.events
+            && KEPT.contains(&published.kind.as_ref())
+        {
+            events.append(&published.text);
+        }
         if !published.delta {
             self.deps.all.relay(published);
         }
+    }
+
+    /// No number is given twice, also across restarts: those of a session with a file are reserved there.
+    fn reserve_number(&mut self) {
+        if self.events.is_none() {
+            self.events = self.deps.event_path(&self.log).map(EventLog::open);
+        }
+        if let Some(events) = &mut self.events {
+            events.reserve(self.hub.last_seq() + 1);
+        }
+    }
+
+    /// Brings back events of an earlier daemon, when someone wants them.
+    pub fn prepare_replay(&mut self, after: Option<u64>) {
+        let Some(after) = after.filter(|after| !self.hub.reaches_back_to(*after)) else { return };
+        let Some((floor, kept)) = self.events.as_ref().map(EventLog::read) else { return };
+        if after < floor || after > self.hub.last_seq() {
+            return;
+        }
+        let events = kept.into_iter().map(|event| Published {
+            seq: event.seq,
+            kind: event.kind.into(),
+            delta: false,
+            text: event.text.into(),
+        });
+        self.hub.preload(floor, events.collect());
     }
 
     pub(super) fn check_writable(&self) -> Result<(), ApiError> {
@@ -185,6 +218,22 @@ impl Actor {
         }
     }
 }
+
+/// Events that are kept on disk: those that a transcript does not tell.
+const KEPT: [&str; 12] = [
+    "runStart",
+    "runEnd",
+    "turnStart",
+    "turnEnd",
+    "messageEnd",
+    "toolStart",
+    "toolEnd",
+    "approvalRequested",
+    "approvalResolved",
+    "retryScheduled",
+    "compactionStart",
+    "compactionEnd",
+];
 
 /// The option that pi calls thinking level.
 pub(super) const EFFORT: &str = "reasoning-effort";

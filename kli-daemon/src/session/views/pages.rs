@@ -9,7 +9,7 @@ pub const PAGE: usize = 1000;
 /// The most that may be asked for.
 const MAX_PAGE: usize = 10_000;
 /// A page ends before it is larger than this, unless one item alone is.
-const PAGE_BYTES: usize = 8 << 20;
+pub const PAGE_BYTES: usize = 8 << 20;
 
 /// `limit` of a call.
 pub fn page_limit(limit: Option<u64>, default: usize) -> Result<usize, ApiError> {
