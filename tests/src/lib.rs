@@ -14,11 +14,13 @@ mod gate;
 pub mod model;
 mod process;
 pub mod raw;
+mod session;
 
 pub use client::{Client, Event, RpcError};
 pub use daemon::{Daemon, Finished, Setup};
 pub use gate::Gate;
 pub use model::{ModelServer, Reply};
+pub use session::{Session, is_node, text, text_of};
 
 use std::time::Duration;
 
