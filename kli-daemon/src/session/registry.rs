@@ -373,6 +373,16 @@ impl Registry {
             .collect()
     }
 
+    /// Ends when nothing goes on in any session.
+    pub async fn until_idle(&self) {
+        loop {
+            let busy = self.handles().into_iter().find(|handle| *handle.status.borrow() != Status::Idle);
+            let Some(mut busy) = busy else { return };
+            // An error: that session is gone, the next may be busy.
+            let _ = busy.status.wait_for(|status| *status == Status::Idle).await;
+        }
+    }
+
     pub fn counts(&self) -> SessionCounts {
         SessionCounts {
             open: self.handles().len() as u64,
