@@ -288,13 +288,19 @@ impl Dispatcher {
             SUBSCRIBE => {
                 let params = self.new_subscription::<SubscribeParams>(params, wants_reply)?;
                 let service = self.shared.service.clone();
-                let feed = async move { service.subscribe(caller, params).await };
+                let feed = async move {
+                    let _turn = caller.turn.clone();
+                    service.subscribe(caller, params).await
+                };
                 Ok(Work::Subscribe(Kind::Events, unpanicked(SUBSCRIBE, feed).boxed()))
             }
             REGISTER_TOOLS => {
                 let params = self.new_subscription::<RegisterToolsParams>(params, wants_reply)?;
                 let service = self.shared.service.clone();
-                let feed = async move { service.register_tools(caller, params).await };
+                let feed = async move {
+                    let _turn = caller.turn.clone();
+                    service.register_tools(caller, params).await
+                };
                 Ok(Work::Subscribe(Kind::Tools, unpanicked(REGISTER_TOOLS, feed).boxed()))
             }
             UNSUBSCRIBE => Err(self.end_subscription(Kind::Events, params)),

@@ -1,12 +1,13 @@
 //! The socket as HTTP needs it, and how a half-closed one tells that the other half is gone.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream as StdStream;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker, ready};
 
 use bytes::{Buf, Bytes};
-use tokio::io::unix::AsyncFd;
+use futures_util::future::FutureExt;
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::UnixStream;
 
@@ -87,21 +88,30 @@ impl AsyncWrite for Rewound {
 /// A second descriptor, since looking for the hang-up means to forget that the socket is writable, which the writer
 /// must not.
 #[derive(Debug)]
-pub(super) struct HangUp(AsyncFd<OwnedFd>);
+pub(super) struct HangUp(UnixStream);
 
 impl HangUp {
     pub(super) fn of(socket: &UnixStream) -> io::Result<HangUp> {
-        let socket = socket.as_fd().try_clone_to_owned()?;
-        Ok(HangUp(AsyncFd::register_with_interest(socket, Interest::WRITABLE)?))
+        let second = StdStream::from(socket.as_fd().try_clone_to_owned()?);
+        UnixStream::from_std(second).map(HangUp)
     }
 
     pub(super) fn poll(&self, cx: &mut Context<'_>) -> Poll<()> {
         loop {
-            let Ok(mut event) = ready!(self.0.poll_write_ready(cx)) else { return Poll::Ready(()) };
-            if event.ready().is_write_closed() {
+            if ready!(self.0.poll_write_ready(cx)).is_err() {
                 return Poll::Ready(());
             }
-            event.clear_ready();
+            match self.0.ready(Interest::WRITABLE).now_or_never() {
+                Some(Ok(state)) if !state.is_write_closed() => {}
+                Some(_) => return Poll::Ready(()),
+                // The task has used up its share of this turn.
+                None => {
+                    cx.waker().wake_by_ref();
+                    return Poll::Pending;
+                }
+            }
+            // Room to write is no news. Forgotten, the next event is.
+            let _ = self.0.try_io(Interest::WRITABLE, || Err::<(), _>(io::ErrorKind::WouldBlock.into()));
         }
     }
 }

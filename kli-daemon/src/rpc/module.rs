@@ -15,6 +15,9 @@ use serde_json::value::RawValue;
 
 use super::{Caller, Feed, Service};
 
+/// A subscription that is being made.
+type Opening = BoxFuture<'static, Result<Feed, ApiError>>;
+
 /// The methods of the daemon, over one service.
 #[derive(Debug)]
 pub struct Module<S> {
@@ -24,7 +27,8 @@ pub struct Module<S> {
 
 /// Registers the handler of a method. Registered again, the later one counts.
 ///
-/// A handler that panics answers -32603 and takes nothing else with it.
+/// Nothing of a handler runs before its turn, and its turn lasts until it says `caller.turn.done()` or ends. One
+/// that panics answers -32603 and takes nothing else with it.
 pub fn register<M, S, Fut>(
     module: &mut Module<S>,
     handler: impl Fn(Arc<S>, Caller, M::Params) -> Fut + Send + Sync + 'static,
@@ -33,15 +37,17 @@ pub fn register<M, S, Fut>(
     S: Service,
     Fut: Future<Output = Result<M::Result, ApiError>> + Send + 'static,
 {
-    let service = module.service.clone();
+    let (service, handler) = (module.service.clone(), Arc::new(handler));
     let callback = MethodCallback::Async(Arc::new(move |id, params, _, max_response_size, mut extensions| {
         let caller = extensions.remove::<Caller>().unwrap_or_default();
-        let call = match decode_params::<M::Params>(params.as_str()) {
-            Ok(params) => handler(service.clone(), caller, params),
+        let params = match decode_params::<M::Params>(params.as_str()) {
+            Ok(params) => params,
             Err(error) => return ready(MethodResponse::error(id, error_object(error))).boxed(),
         };
+        let (service, handler) = (service.clone(), handler.clone());
         async move {
-            match unpanicked(M::NAME, call).await {
+            let _turn = caller.turn.clone();
+            match unpanicked(M::NAME, async move { handler(service, caller, params).await }).await {
                 // The library wants to clone what it serialises.
                 Ok(result) => {
                     MethodResponse::response(id, ResponsePayload::success(Arc::new(result)), max_response_size)
@@ -108,11 +114,8 @@ impl<S: Service> Module<S> {
     }
 
     /// A subscription over WebSocket. In our own framings the dispatcher asks the service itself.
-    fn subscription<Begin, End>(
-        &mut self,
-        notification: &'static str,
-        open: fn(&S, Caller, Begin::Params) -> BoxFuture<'static, Result<Feed, ApiError>>,
-    ) where
+    fn subscription<Begin, End>(&mut self, notification: &'static str, open: fn(&S, Caller, Begin::Params) -> Opening)
+    where
         Begin: Method,
         Begin::Params: DeserializeOwned,
         End: Method,

@@ -66,6 +66,7 @@ impl Actor {
             jobs: self.jobs.clone(),
         };
         self.shells.insert(entry_id.clone(), Shell { cancel, ended: None });
+        self.refresh_status();
         self.publish_for(
             None,
             EventBody::ToolStart {
@@ -149,7 +150,8 @@ impl Actor {
                 Err(error) => Err(error),
             });
         }
-        self.aborted_shells.clear();
+        self.aborted_shells.retain(|id| self.shells.contains_key(id));
+        self.refresh_status();
     }
 
     fn was_aborted(&self, entry_id: &str) -> bool {

@@ -151,8 +151,12 @@ impl Actor {
         }
     }
 
+    /// A person's command keeps the daemon busy, though not the session.
     fn idle_status(&self) -> Status {
-        Status::Idle
+        match self.shells.is_empty() {
+            true => Status::Idle,
+            false => Status::Running,
+        }
     }
 
     pub(super) fn title_changed(&mut self) -> bool {
