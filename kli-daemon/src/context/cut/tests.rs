@@ -50,7 +50,7 @@ fn cuts() {
         ("uacr|cra", 290),
         ("uacrcr|a", 150),
         ("ua|ucr", 150),
-        ("ua|uCRN", 1_500),
+        ("uauCR|N", 1_500),
         ("ua|ucnr", 150),
         ("ua|uc", 50),
         // A turn larger than what is kept is split; its prompt stays where that costs nothing of it.

@@ -66,7 +66,7 @@ fn estimates_match_a_tokenizer() {
         "entryCount": i * 37, "archived": i % 3 == 0, "usage": {"input": i * 1200, "output": 88, "cost": 0.0125}})).collect::<Vec<_>>()});
     let code = include_str!("../assemble.rs");
     let test_code = include_str!("fixtures.rs");
-    println!("{:<14} {:>8} {:>8} {:>8}", "text", "real", "estimate", "error");
+    eprintln!("{:<14} {:>8} {:>8} {:>8}", "text", "real", "estimate", "error");
     for (what, text) in [
         ("English", ENGLISH),
         ("Rust", code),
@@ -83,7 +83,7 @@ fn estimates_match_a_tokenizer() {
         let real = tokenizer.encode_ordinary(text).len() as f64;
         let estimate = crate::context::estimate::text(text) as f64;
         let error = (estimate / real - 1.0) * 100.0;
-        println!("{what:<14} {real:>8} {estimate:>8} {error:>+7.1}%");
+        eprintln!("{what:<14} {real:>8} {estimate:>8} {error:>+7.1}%");
         assert!(error.abs() <= 15.0, "{what}: {estimate} for {real}");
     }
 }
