@@ -26,7 +26,7 @@ mod window;
 mod tests;
 
 pub use assemble::{Assembled, assemble, continuation};
-//pub use cut::{Cut, find_cut};
-pub use item::Item;
+pub use cut::{Cut, find_cut};
+pub use item::{Item, branch_summary_text, compaction_text};
 pub use settings::Settings;
 pub use window::Window;

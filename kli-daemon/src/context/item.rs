@@ -37,6 +37,7 @@ pub(super) enum Meaning {
     User {
         message: Arc<Message>,
         prompt: bool,
+        details: Option<Box<SummaryDetails>>,
     },
     Assistant {
         message: Arc<Message>,
@@ -118,6 +119,15 @@ impl Item {
         matches!(self.meaning, Meaning::User { prompt: true, .. })
     }
 
+    /// The files that a compaction's summary carries.
+    pub fn details(&self) -> Option<&SummaryDetails> {
+        match &self.meaning {
+            Meaning::Compaction(summary) => Some(&summary.details),
+            Meaning::User { details, .. } => details.as_deref(),
+            _ => None,
+        }
+    }
+
     pub(super) fn assistant(&self) -> Option<(&AssistantMessage, Sent)> {
         match &self.meaning {
             Meaning::Assistant { message, sent } => match &**message {
@@ -181,7 +191,7 @@ impl Item {
     pub(super) fn edited(self: &Arc<Item>, replacement: Option<&Content>) -> Item {
         let origin = self.origin.as_ref().unwrap_or(self);
         let meaning = match (&origin.meaning, replacement) {
-            (Meaning::User { message, prompt }, Some(content)) => {
+            (Meaning::User { message, prompt, .. }, Some(content)) => {
                 let timestamp = timestamp_of(message);
                 user(content.clone(), timestamp, *prompt)
             }
@@ -229,7 +239,12 @@ impl From<Record> for Item {
             Body::Message(body) => message(body.message),
             Body::CustomMessage(custom) => user(custom.content, time(), false),
             Body::BranchSummary(branch) if branch.summary.trim().is_empty() => Meaning::Nothing,
-            Body::BranchSummary(branch) => user(branch_summary_text(&branch.summary).into(), time(), false),
+            Body::BranchSummary(branch) => match user(branch_summary_text(&branch.summary).into(), time(), false) {
+                Meaning::User { message, prompt, .. } => {
+                    Meaning::User { message, prompt, details: branch.details.map(Box::new) }
+                }
+                other => other,
+            },
             Body::Compaction(c) => {
                 let kept = first_kept(&c);
                 compaction(c.summary, kept, c.details.unwrap_or_default(), time())
@@ -286,9 +301,11 @@ fn compaction(text: String, kept: Option<String>, details: SummaryDetails, times
 fn message(message: Message) -> Meaning {
     match message {
         Message::User(m) => match clean(m.content, user_block) {
-            Some(content) => {
-                Meaning::User { message: Arc::new(Message::User(UserMessage { content, ..m })), prompt: true }
-            }
+            Some(content) => Meaning::User {
+                message: Arc::new(Message::User(UserMessage { content, ..m })),
+                prompt: true,
+                details: None,
+            },
             None => Meaning::Nothing,
         },
         Message::Assistant(m) => {
@@ -309,9 +326,11 @@ fn message(message: Message) -> Meaning {
 
 fn user(content: Content, timestamp: u64, prompt: bool) -> Meaning {
     match clean(content, user_block) {
-        Some(content) => {
-            Meaning::User { message: Arc::new(Message::User(UserMessage { content, typed: None, timestamp })), prompt }
-        }
+        Some(content) => Meaning::User {
+            message: Arc::new(Message::User(UserMessage { content, typed: None, timestamp })),
+            prompt,
+            details: None,
+        },
         None => Meaning::Nothing,
     }
 }

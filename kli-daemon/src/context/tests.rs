@@ -444,6 +444,6 @@ fn real_sessions_are_valid() {
         let Some(branch) = Branch::shared(&format!("sessions/pi/{file}")) else { return };
         let got = assemble(&branch.window(), &fixtures::model());
         valid(&got.messages).unwrap_or_else(|fault| panic!("{file}: {fault}"));
-        println!("{file}: {} messages, {} tokens", got.messages.len(), got.tokens(0));
+        eprintln!("{file}: {} messages, {} tokens", got.messages.len(), got.tokens(0));
     }
 }

@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use kli_protocol::api::Warning;
-use kli_protocol::record::{Content, Kind, ToolCallBlock, ToolResultMessage};
+use kli_protocol::record::{Content, Kind, SummaryDetails, ToolCallBlock, ToolResultMessage};
 
 use super::assemble::ABORTED_RESULT;
 use super::item::{Item, Meaning, Sent, Summary};
@@ -93,6 +93,13 @@ impl Window {
     /// The summary that stands in for what came before the window.
     pub fn summary_text(&self) -> Option<&str> {
         self.summary().map(|summary| summary.text.as_str())
+    }
+
+    /// The files that the summaries in the window carry: that of its compaction, and of branches left.
+    pub fn details(&self) -> impl Iterator<Item = &SummaryDetails> {
+        let counts = self.compaction.and_then(|at| self.items.get(at));
+        let branches = self.items.iter().filter(|item| item.kind == Kind::BranchSummary);
+        counts.into_iter().chain(branches).filter_map(|item| item.details())
     }
 
     pub fn warnings(&self) -> &[Warning] {

@@ -34,6 +34,7 @@ pub fn shared(path: &str) -> Option<String> {
 }
 
 /// Root → leaf.
+#[derive(Debug)]
 pub struct Branch {
     pub items: Vec<Arc<Item>>,
 }
