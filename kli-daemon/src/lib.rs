@@ -25,6 +25,7 @@ pub mod tree;
 pub mod provider;
 pub mod store;
 pub mod tool;
+pub mod workspace;
 // Layer 2
 pub mod agent;
 pub mod compaction;

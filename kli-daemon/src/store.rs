@@ -4,6 +4,8 @@
 //! written. It is shared: its actor alone appends; forks and readers look at it from other threads.
 //! [`Store`] makes, opens, lists and deletes logs.
 
+pub mod events;
+
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -189,6 +191,7 @@ impl Log {
         todo!()
     }
 
+    pub fn last_shared(&self) -> Option<Ix> { None }
     pub fn label(&self, _ix: Ix) -> Option<String> {
         todo!()
     }
@@ -324,3 +327,5 @@ pub enum Durability {
     /// Before it is published.
     Entry,
 }
+pub fn title(_: Option<&str>, _: Option<&str>) -> String { todo!() }
+impl Store { pub fn session_dir(&self) -> Option<&Path> { None } }

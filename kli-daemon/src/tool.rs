@@ -103,4 +103,12 @@ pub mod jobs {
 
     #[derive(Debug, Default)]
     pub struct Jobs {}
+    impl Jobs { pub async fn shutdown(&self) {} }
+}
+pub mod policy {
+    use super::*;
+    pub struct Request<'a> { pub mode: kli_protocol::api::Mode, pub session_rules: &'a [String], pub work_dir: &'a std::path::Path, pub spec: &'a ToolSpec, pub arguments: &'a Arguments }
+    pub enum Verdict { Allow, Ask { reason: String, rule: Option<String> }, Deny { reason: String } }
+    #[derive(Debug, Clone, Default)] pub struct Policy {}
+    impl Policy { pub fn judge(&self, _: &Request) -> Verdict { Verdict::Allow } }
 }

@@ -1,0 +1,240 @@
+//! The events of one session: each once and in order, through lost connections and daemons that start anew.
+//!
+//! A stream has a connection of its own and no task: it reads only when it is asked for the next event. A reader
+//! that is slow is thereby slow for the daemon too, which then merges deltas (`lagged`, `snapshot`) and keeps
+//! nobody waiting.
+
+use std::time::Duration;
+
+use kli_protocol::api::{Event, EventBody, Method, Subscribe, SubscribeParams};
+use kli_protocol::error::ErrorKind;
+use kli_protocol::rpc::Incoming;
+use serde::Deserialize;
+use serde_json::value::{RawValue, to_raw_value};
+use tokio::time::{Instant, sleep_until};
+
+use crate::client::notification;
+use crate::connection::{outcome, request};
+use crate::connector::Connector;
+use crate::error::{CallError, ConnectError};
+use crate::wire::LineWire;
+
+/// For how long a lost connection is tried for again.
+const RECONNECT: Duration = Duration::from_secs(15);
+const FIRST_PAUSE: Duration = Duration::from_millis(10);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+
+/// One event, and the JSON text that it came in. An event of a type not known here has the body `Unknown`.
+#[derive(Clone, Debug)]
+pub struct Received {
+    pub raw: Box<RawValue>,
+    pub event: Event,
+}
+
+/// The events of a session. The first is a `snapshot`; another one comes where events were missed for good.
+pub struct EventStream {
+    connector: Connector,
+    session_id: String,
+    /// The number of the last event that was handed out.
+    last: Option<u64>,
+    state: State,
+}
+
+enum State {
+    Down(Down),
+    /// `subscribe` was sent.
+    Asked(LineWire, Down),
+    Live(LineWire, u64),
+}
+
+/// Since when there is no connection, and when it is tried for next.
+#[derive(Clone)]
+struct Down {
+    /// None for the first connection ever, which is tried for once.
+    since: Option<Instant>,
+    next: Instant,
+    pause: Duration,
+    why: String,
+}
+
+impl Down {
+    fn first() -> Down {
+        Down { since: None, next: Instant::now(), pause: FIRST_PAUSE, why: String::new() }
+    }
+
+    fn now(why: String) -> Down {
+        let now = Instant::now();
+        Down { since: Some(now), next: now + FIRST_PAUSE, pause: FIRST_PAUSE, why }
+    }
+
+    /// After a failed try.
+    fn again(mut self, why: String) -> Down {
+        self.next = Instant::now() + self.pause;
+        self.pause = (self.pause * 2).min(LONGEST_PAUSE);
+        self.why = why;
+        self
+    }
+}
+
+impl EventStream {
+    pub(crate) fn new(connector: Connector, session_id: &str, after: Option<u64>) -> EventStream {
+        let state = State::Down(Down::first());
+        EventStream { connector, session_id: session_id.to_owned(), last: after, state }
+    }
+
+    /// The session whose events these are.
+    pub fn session_id(&self) -> &str {
+        &self.session_id
+    }
+
+    /// The number of the last event, to go on from in another life ([`Client::events_after`](crate::Client)).
+    pub fn last_seq(&self) -> Option<u64> {
+        self.last
+    }
+
+    /// Makes the subscription now and not with the first `next`: what happens after this returned is seen.
+    pub async fn start(&mut self) -> Result<(), CallError> {
+        while !matches!(self.state, State::Live(..)) {
+            self.advance().await?;
+        }
+        Ok(())
+    }
+
+    /// The next event. An error is final: the session is gone, or the daemon stayed away.
+    /// May be cancelled at any time; no event is lost by that.
+    pub async fn next(&mut self) -> Result<Received, CallError> {
+        loop {
+            if let Some(raw) = self.advance().await?
+                && let Some(received) = self.accept(raw)
+            {
+                return Ok(received);
+            }
+        }
+    }
+
+    /// One step: connect, subscribe, or read a message.
+    async fn advance(&mut self) -> Result<Option<Box<RawValue>>, CallError> {
+        match &mut self.state {
+            State::Down(down) => {
+                if down.since.is_some_and(|since| since.elapsed() > RECONNECT) {
+                    return Err(CallError::Lost { method: Subscribe::NAME.into(), reason: down.why.clone() });
+                }
+                sleep_until(down.next).await;
+                let down = down.clone();
+                match self.ask().await {
+                    Ok(wire) => self.state = State::Asked(wire, down),
+                    Err(e) if down.since.is_none() || is_final(&e) => return Err(e),
+                    Err(e) => self.state = State::Down(down.again(e.to_string())),
+                }
+                Ok(None)
+            }
+            State::Asked(wire, down) => {
+                let line = wire.recv().await;
+                let down = down.clone();
+                let Ok(Some(line)) = line else {
+                    let first = down.since.is_none();
+                    let why = "the connection was closed".to_owned();
+                    self.state = State::Down(Down { since: down.since.or(Some(Instant::now())), ..down.again(why) });
+                    return if first {
+                        Err(ConnectError::Closed { hint: self.connector.closed_hint() }.into())
+                    } else {
+                        Ok(None)
+                    };
+                };
+                self.subscribed(&line, down)?;
+                Ok(None)
+            }
+            State::Live(wire, id) => {
+                match wire.recv().await {
+                    Ok(Some(line)) => return Ok(notification(&line, *id).map(|(_, result)| result)),
+                    Ok(None) => self.state = State::Down(Down::now("the daemon has gone".into())),
+                    Err(e) => self.state = State::Down(Down::now(e.to_string())),
+                }
+                Ok(None)
+            }
+        }
+    }
+
+    async fn ask(&self) -> Result<LineWire, CallError> {
+        let params = SubscribeParams { session_id: Some(self.session_id.clone()), after: self.last, types: None };
+        let lost = |reason: String| CallError::Lost { method: Subscribe::NAME.into(), reason };
+        let params = to_raw_value(&params).map_err(|e| lost(e.to_string()))?;
+        let mut wire = self.connector.wire().await?;
+        wire.send(&request(1, Subscribe::NAME, &params)).await.map_err(|e| lost(e.to_string()))?;
+        Ok(wire)
+    }
+
+    /// Takes the reply of `subscribe`.
+    fn subscribed(&mut self, line: &[u8], down: Down) -> Result<(), CallError> {
+        let bad = |e: serde_json::Error| CallError::BadReply { method: Subscribe::NAME.into(), reason: e.to_string() };
+        let message: Incoming = serde_json::from_slice(line).map_err(bad)?;
+        match outcome(Subscribe::NAME, message.result, message.error) {
+            Ok(id) => {
+                let id = serde_json::from_str(id.get()).map_err(bad)?;
+                if let State::Asked(wire, _) = std::mem::replace(&mut self.state, State::Down(down)) {
+                    self.state = State::Live(wire, id);
+                }
+                Ok(())
+            }
+            // The old daemon is on its way out; the next one will know.
+            Err(CallError::Api(e)) if e.kind() == Some(ErrorKind::ShuttingDown) && down.since.is_some() => {
+                self.state = State::Down(down.again(e.message));
+                Ok(())
+            }
+            Err(e) => {
+                self.state = State::Down(down);
+                Err(e)
+            }
+        }
+    }
+
+    /// Passes over what was seen before.
+    fn accept(&mut self, raw: Box<RawValue>) -> Option<Received> {
+        let event = read_event(&raw)?;
+        // These bear the number of the event before them.
+        let between = matches!(event.body, EventBody::Snapshot { .. } | EventBody::Lagged {});
+        if let Some(seq) = event.seq {
+            if !between && self.last.is_some_and(|last| seq <= last) {
+                return None;
+            }
+            self.last = Some(self.last.map_or(seq, |last| last.max(seq)));
+        }
+        Some(Received { raw, event })
+    }
+}
+
+/// An event whose body is not understood is still an event with a number.
+fn read_event(raw: &RawValue) -> Option<Event> {
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Envelope {
+        seq: Option<u64>,
+        session_id: Option<String>,
+        #[serde(default)]
+        time: String,
+        run_id: Option<String>,
+    }
+    if let Ok(event) = serde_json::from_str(raw.get()) {
+        return Some(event);
+    }
+    let Envelope { seq, session_id, time, run_id } = serde_json::from_str(raw.get()).ok()?;
+    Some(Event { seq, session_id, time, run_id, body: EventBody::Unknown })
+}
+
+/// Errors that trying again does not mend.
+fn is_final(e: &CallError) -> bool {
+    match e {
+        CallError::Connect(e) => matches!(
+            e,
+            ConnectError::NoPlace
+                | ConnectError::PathTooLong(_)
+                | ConnectError::NotASocket { .. }
+                | ConnectError::BadHost { .. }
+                | ConnectError::NoProgram { .. }
+                | ConnectError::Exited { .. }
+                | ConnectError::Protocol { .. }
+        ),
+        CallError::Api(_) | CallError::BadParams { .. } => true,
+        CallError::Lost { .. } | CallError::BadReply { .. } => false,
+    }
+}

@@ -1,0 +1,1 @@
+pub fn document() -> serde_json::Value { serde_json::Value::Null }
