@@ -26,7 +26,7 @@ use crate::rpc::methods::{Context, Control};
 use crate::rpc::{self, Connections, Limits, Server};
 use crate::session::client_tools::ClientTools;
 use crate::session::hub::Hub;
-use crate::session::{Deps, Registry, Settings};
+use crate::session::{CompactionSettings, Deps, Registry, Settings};
 use crate::store::{Store, StoreSettings};
 use crate::telemetry::{self, LogTo};
 use crate::tool;
@@ -279,6 +279,11 @@ fn session_settings(config: &Config) -> anyhow::Result<Settings> {
         retry: RetrySettings {
             max_attempts: config.retry.max_attempts,
             base_delay_ms: config.retry.base_delay_ms,
+        },
+        compaction: CompactionSettings {
+            enabled: config.compaction.enabled,
+            reserve_tokens: config.compaction.reserve_tokens,
+            keep_recent_tokens: config.compaction.keep_recent_tokens,
         },
         max_subscriber_bytes: usize::try_from(config.limits.max_subscriber_bytes).unwrap_or(usize::MAX),
     })

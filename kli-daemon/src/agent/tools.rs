@@ -112,7 +112,7 @@ async fn run_tool<H: RunHost>(
     let outline = tool.outline(&call.arguments, &turn.work_dir);
     let info = info(call, outline.title.clone(), outline.locations.clone());
     host.emit(RunEvent::ToolStart { call: info.clone() }).await;
-    if let Some(fault) = crate::dialect::arguments::invalid_arguments(&call.arguments) {
+    if let Some(fault) = crate::dialect::invalid_arguments(&call.arguments) {
         return ToolOutput::error(fault);
     }
     let permission = tokio::select! {

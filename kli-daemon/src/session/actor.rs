@@ -4,6 +4,7 @@
 //! never waits for a model, a tool or a person; those are tasks of their own, which come back as calls.
 
 mod approvals;
+mod compacting;
 mod edits;
 mod forks;
 mod host;
@@ -21,6 +22,7 @@ use kli_protocol::api::{Mode, ModelRef, Status};
 use serde_json::Value;
 use tokio::sync::{mpsc, oneshot, watch};
 
+pub use compacting::Navigated;
 pub use edits::{Extension, check_option, clean_name};
 pub use forks::{ForkOrder, ForkPoint, Forked};
 pub use prompts::{PromptAnswer, PromptOrder, Started};
@@ -28,6 +30,7 @@ pub use shell::ShellOrder;
 pub use state::{WHOLE_ENTRY, shortened};
 
 use super::Deps;
+use crate::compaction::Auto;
 use super::branch::{BranchSettings, Cache};
 use super::handle::{Handle, MAILBOX};
 use super::hub::Hub;
@@ -69,6 +72,9 @@ pub struct Actor {
     jobs: Arc<Jobs>,
     queue: prompts::Waiting,
     run: Option<runs::Run>,
+    /// A compaction or a summary beside no run.
+    work: Option<compacting::Work>,
+    auto: Auto,
     /// Outcomes of runs that are over, newest last, for those who ask late.
     finished: VecDeque<(String, kli_protocol::api::RunOutcome)>,
     approvals: approvals::Approvals,
@@ -102,6 +108,7 @@ pub(super) fn spawn(
         Some(None) => deps.clock.now_ms(),
     };
     let hub = Arc::new(Hub::new(last, deps.settings().max_subscriber_bytes));
+    let auto = Auto::new(deps.settings().compaction.enabled);
     let (mailbox, inbox) = mpsc::channel(MAILBOX);
     let (status, watched) = watch::channel(Status::Idle);
     let facts = log.facts();
@@ -123,6 +130,8 @@ pub(super) fn spawn(
         jobs: Arc::default(),
         queue: prompts::Waiting::default(),
         run: None,
+        work: None,
+        auto,
         finished: VecDeque::new(),
         approvals: approvals::Approvals::default(),
         keys: prompts::Keys::default(),
@@ -162,7 +171,7 @@ impl Actor {
     }
 
     fn is_quiet(&self) -> bool {
-        self.run.is_none() && self.shells.is_empty()
+        self.run.is_none() && self.work.is_none() && self.shells.is_empty()
     }
 
     /// A way for tasks of this session to come back. None while the session is being closed.

@@ -65,7 +65,7 @@ impl Cache {
     }
 }
 
-fn item(log: &Log, ix: Ix) -> Result<Arc<Item>> {
+pub(super) fn item(log: &Log, ix: Ix) -> Result<Arc<Item>> {
     Ok(Arc::new(Item::of(&log.record(ix)?)))
 }
 
@@ -111,9 +111,14 @@ pub(super) struct Shape {
 }
 
 impl Shape {
+    /// Tokens of system prompt and tools.
+    pub fn overhead(&self) -> u64 {
+        context::estimate::overhead(&self.system_prompt, &self.descriptions)
+    }
+
     /// Tokens of the request that these messages make.
     pub fn tokens(&self, assembled: &Assembled) -> u64 {
-        assembled.tokens(context::estimate::overhead(&self.system_prompt, &self.descriptions))
+        assembled.tokens(self.overhead())
     }
 
     pub fn request(&self, assembled: Assembled, cache_key: String) -> Request {
