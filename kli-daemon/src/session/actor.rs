@@ -30,10 +30,10 @@ pub use shell::ShellOrder;
 pub use state::{WHOLE_ENTRY, shortened};
 
 use super::Deps;
-use crate::compaction::Auto;
 use super::branch::{BranchSettings, Cache};
 use super::handle::{Handle, MAILBOX};
 use super::hub::Hub;
+use crate::compaction::Auto;
 use crate::store::events::EventLog;
 use crate::store::{Ix, Log};
 use crate::tool::jobs::Jobs;
@@ -94,12 +94,7 @@ pub struct Actor {
 }
 
 /// Starts the actor of a session.
-pub(super) fn spawn(
-    log: Arc<Log>,
-    deps: Arc<Deps>,
-    opening: Opening,
-    env: BTreeMap<String, String>,
-) -> Handle {
+pub(super) fn spawn(log: Arc<Log>, deps: Arc<Deps>, opening: Opening, env: BTreeMap<String, String>) -> Handle {
     let events = deps.event_path(&log).map(EventLog::open);
     // Events of an earlier daemon had numbers up to this; where their file is lost, time tells of a higher one.
     let last = match events.as_ref().map(EventLog::reserved) {

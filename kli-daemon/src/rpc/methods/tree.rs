@@ -1,6 +1,5 @@
 //! Methods about the tree of one session.
 
-
 use kli_protocol::ApiError;
 use kli_protocol::api::{
     self, AppendEntryParams, CloneResult, EntryIdResult, ForkResult, RewindResult, SetLabelResult,
@@ -29,9 +28,8 @@ pub(super) fn register_all(module: &mut Module<Context>) {
         context.ask(&caller, &params.session_id.clone(), move |actor| actor.context(&params)).await?
     });
     register::<api::NavigateTree, _, _>(module, |context, caller, params| async move {
-        let moved = context
-            .ask(&caller, &params.session_id.clone(), move |actor| actor.navigate_summarized(&params))
-            .await??;
+        let moved =
+            context.ask(&caller, &params.session_id.clone(), move |actor| actor.navigate_summarized(&params)).await??;
         match moved {
             Navigated::Now(result) => Ok(result),
             Navigated::Later(answer) => answer.wait().await?,

@@ -160,13 +160,7 @@ impl Actor {
             Some(prompt) => (Some(prompt.text), prompt.images),
             None => (None, None),
         };
-        Ok(NavigateTreeResult {
-            leaf_id: Some(id.clone()),
-            from_id,
-            editor_text,
-            images,
-            summary_entry_id: Some(id),
-        })
+        Ok(NavigateTreeResult { leaf_id: Some(id.clone()), from_id, editor_text, images, summary_entry_id: Some(id) })
     }
 
     /// Appends a compaction that is worth it, and says how it went.
@@ -246,8 +240,7 @@ impl Actor {
 
     fn begin_work(&mut self, status: Status) -> CancellationToken {
         let cancel = CancellationToken::new();
-        self.work =
-            Some(Work { status, cancel: cancel.clone(), next_run: None, waiters: vec![], said: vec![] });
+        self.work = Some(Work { status, cancel: cancel.clone(), next_run: None, waiters: vec![], said: vec![] });
         self.refresh_status();
         cancel
     }
@@ -274,12 +267,7 @@ impl Actor {
         self.take_deferred();
     }
 
-    fn start_next(
-        &mut self,
-        order: PromptOrder,
-        run_id: Option<String>,
-        waiters: Vec<oneshot::Sender<RunOutcome>>,
-    ) {
+    fn start_next(&mut self, order: PromptOrder, run_id: Option<String>, waiters: Vec<oneshot::Sender<RunOutcome>>) {
         match self.start_prompt_as(order.clone(), run_id) {
             Ok(Started { .. }) => self.add_waiters(waiters),
             Err(error) => {

@@ -146,7 +146,7 @@ impl Actor {
 
 /// A name as it is kept: one line, at most 200 characters; empty clears it.
 pub fn clean_name(name: &str) -> Result<Option<String>, ApiError> {
-    let name = crate::text::one_line(name);
+    let name = crate::text::one_line(name, MAX_NAME + 1);
     if name.chars().count() > MAX_NAME {
         return Err(ApiError::invalid_params(format!("name: at most {MAX_NAME} characters")));
     }

@@ -1,8 +1,8 @@
 //! Moving the leaf inside the tree.
 
+use kli_protocol::ApiError;
 use kli_protocol::api::{EventBody, NavigateTreeParams, NavigateTreeResult, Position};
 use kli_protocol::record::{Body, LeafRecord, Record};
-use kli_protocol::ApiError;
 
 use super::{Actor, Ix};
 use crate::session::{api_error, branch};

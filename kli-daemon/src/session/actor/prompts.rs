@@ -2,9 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
-use kli_protocol::api::{
-    Approvals, Behavior, EventBody, Image, ModelRef, PromptResult, Queue, Queued, RunOutcome,
-};
+use kli_protocol::api::{Approvals, Behavior, EventBody, Image, ModelRef, PromptResult, Queue, Queued, RunOutcome};
 use kli_protocol::record::{Block, Body, Content, Message, MessageBody, UserMessage};
 use kli_protocol::{ApiError, ErrorKind};
 use serde_json::Value;
@@ -223,12 +221,8 @@ impl Actor {
     pub(super) fn shown_queue(&self) -> Queue {
         let mut queue = self.queue.shown();
         for (order, behavior) in self.work.iter().flat_map(|work| &work.said) {
-            let item = Item {
-                text: order.text.clone(),
-                typed: order.typed.clone(),
-                images: order.images.clone(),
-                key: None,
-            };
+            let item =
+                Item { text: order.text.clone(), typed: order.typed.clone(), images: order.images.clone(), key: None };
             match behavior {
                 Behavior::Steer => queue.steer.push(item.shown()),
                 Behavior::FollowUp => queue.follow_up.push(item.shown()),
@@ -374,10 +368,8 @@ impl Actor {
             }
         }
         for waiter in waiters {
-            let _ = waiter.send(RunOutcome {
-                stop_reason: kli_protocol::api::RunStop::Aborted,
-                ..RunOutcome::default()
-            });
+            let _ =
+                waiter.send(RunOutcome { stop_reason: kli_protocol::api::RunStop::Aborted, ..RunOutcome::default() });
         }
     }
 
@@ -406,8 +398,8 @@ impl Actor {
     pub(super) fn busy(&self, advice: &str) -> ApiError {
         let status = serde_json::to_value(*self.status.borrow()).unwrap_or_default();
         let said = status.as_str().unwrap_or("busy").to_owned();
-        let error =
-            ApiError::new(ErrorKind::SessionBusy, format!("The session is busy ({said}): {advice}.")).with("status", status);
+        let error = ApiError::new(ErrorKind::SessionBusy, format!("The session is busy ({said}): {advice}."))
+            .with("status", status);
         match &self.run {
             Some(run) => error.with("runId", run.id.clone()),
             None => error,
@@ -438,8 +430,7 @@ impl Actor {
 
     /// Keys that an earlier daemon carried out are in the newest entries.
     fn load_keys(&mut self) {
-        let newest: Vec<Ix> =
-            self.log.entries_before(self.log.end()).take(KEY_ENTRIES).map(|node| node.ix).collect();
+        let newest: Vec<Ix> = self.log.entries_before(self.log.end()).take(KEY_ENTRIES).map(|node| node.ix).collect();
         for ix in newest.into_iter().rev() {
             let Ok(entry) = self.log.entry(ix) else { continue };
             if !entry.json().contains("\"idempotencyKey\"") {
@@ -481,10 +472,8 @@ impl Actor {
 
     /// How a run of an earlier daemon ended, as far as the tree tells.
     fn outcome_from_tree(&self, entry_id: Option<&str>) -> RunOutcome {
-        crate::session::branch::outcome(&self.log, entry_id).unwrap_or_else(|| RunOutcome {
-            leaf_id: self.tip_id(),
-            ..crate::session::branch::interrupted()
-        })
+        crate::session::branch::outcome(&self.log, entry_id)
+            .unwrap_or_else(|| RunOutcome { leaf_id: self.tip_id(), ..crate::session::branch::interrupted() })
     }
 
     /// Error results for calls that a crash left open at the tip: they go in front of the next entry.

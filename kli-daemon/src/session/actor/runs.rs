@@ -118,11 +118,7 @@ impl Actor {
         self.write_ended_shells();
         self.publish_for(
             Some(run_id),
-            EventBody::RunEnd {
-                stop_reason: outcome.stop_reason,
-                error: outcome.error.clone(),
-                usage: outcome.usage,
-            },
+            EventBody::RunEnd { stop_reason: outcome.stop_reason, error: outcome.error.clone(), usage: outcome.usage },
         );
         self.refresh_branch();
         self.refresh_status();

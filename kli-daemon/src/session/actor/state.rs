@@ -1,8 +1,10 @@
 //! What a session shows of itself.
 
 use futures_util::future::FutureExt;
-use kli_protocol::api::{EventBody, GetContextParams, GetContextResult, RunSnapshot, SessionInfo, SessionState, Status, SubscribeParams};
 use kli_protocol::ApiError;
+use kli_protocol::api::{
+    EventBody, GetContextParams, GetContextResult, RunSnapshot, SessionInfo, SessionState, Status, SubscribeParams,
+};
 use kli_protocol::record::Entry;
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -56,7 +58,9 @@ impl Actor {
             options: self.branch.options.clone(),
             mode: self.mode,
             trusted: false,
-            interrupted: self.run.is_none() && self.work.is_none() && self.with_window(Window::is_interrupted).unwrap_or_default(),
+            interrupted: self.run.is_none()
+                && self.work.is_none()
+                && self.with_window(Window::is_interrupted).unwrap_or_default(),
             queue: self.shown_queue(),
             pending_approvals: self.approvals.pending(),
             usage: self.log.facts().usage,
