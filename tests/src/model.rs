@@ -307,3 +307,127 @@ fn record(shared: &Shared, request: Received) -> Reply {
         None => Reply::text("done"),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+
+    use serde_json::json;
+
+    use super::*;
+    use crate::Gate;
+
+    fn post(server: &ModelServer, path: &str, body: &Value) -> (u16, String) {
+        let mut stream = TcpStream::connect(server.address).unwrap();
+        let body = body.to_string();
+        let head = format!(
+            "POST {path} HTTP/1.1\r\nhost: x\r\nanthropic-version: 1\r\ncontent-length: {}\r\nconnection: close\r\n\r\n",
+            body.len()
+        );
+        stream.write_all(format!("{head}{body}").as_bytes()).unwrap();
+        stream.shutdown(std::net::Shutdown::Write).unwrap();
+        let mut reply = String::new();
+        stream.read_to_string(&mut reply).unwrap();
+        let status = reply.split(' ').nth(1).unwrap().parse().unwrap();
+        (status, reply)
+    }
+
+    fn chat(messages: Value) -> Value {
+        json!({ "model": "m1", "stream": true, "messages": messages })
+    }
+
+    /// The same script in each wire format.
+    #[test]
+    fn every_dialect_is_spoken() {
+        let user = json!([{ "role": "user", "content": "hi" }]);
+        for (path, body, ends) in [
+            ("/v1/chat/completions", chat(user.clone()), "data: [DONE]\n\n"),
+            ("/v1/messages", json!({ "model": "m1", "max_tokens": 9, "messages": user }), "message_stop\"}\n\n"),
+            ("/v1/responses", json!({ "model": "m1", "input": user }), "}\n\n"),
+            (
+                "/v1beta/models/m1:streamGenerateContent?alt=sse",
+                json!({ "contents": [{ "role": "user", "parts": [{ "text": "hi" }] }] }),
+                "}\n\n",
+            ),
+        ] {
+            let server = ModelServer::with([Reply::steps([
+                Step::Thinking("hm".into()),
+                Step::Text("look".into()),
+                Step::Call("c1".into(), "read".into(), "{\"path\":\"a\"}".into()),
+                Step::End(End::Calls),
+            ])]);
+            let (status, reply) = post(&server, path, &body);
+            assert_eq!(status, 200, "{path}: {reply}");
+            for part in ["hm", "look", "read", "path"] {
+                assert!(reply.contains(part), "{path}: no {part} in {reply}");
+            }
+            assert!(reply.ends_with(ends), "{path}: {reply}");
+            for line in reply.lines().filter_map(|line| line.strip_prefix("data: ")).filter(|line| *line != "[DONE]") {
+                serde_json::from_str::<Value>(line).unwrap();
+            }
+            server.assert_valid();
+            assert!(server.last().says("hi"));
+        }
+    }
+
+    #[test]
+    fn scripts_failures_and_refusals() {
+        let server = ModelServer::with([
+            Reply::status(429, "rate_limit_error", "slow down").header("retry-after", "2"),
+            Reply::body(502, "text/html", "<html>"),
+        ]);
+        server.otherwise(|request| Reply::text(&format!("you said {}", request.texts().join(","))));
+        let user = json!({ "role": "user", "content": "hi" });
+        let path = "/v1/chat/completions";
+        let (status, reply) = post(&server, path, &chat(json!([user])));
+        assert!(status == 429 && reply.contains("retry-after: 2") && reply.contains("slow down"), "{reply}");
+        let (status, reply) = post(&server, path, &chat(json!([user])));
+        assert!(status == 502 && reply.contains("text/html"), "{reply}");
+        assert!(post(&server, path, &chat(json!([user]))).1.contains("you said hi"));
+        assert!(server.problems().is_empty());
+        let (status, reply) =
+            post(&server, path, &chat(json!([user, { "role": "tool", "tool_call_id": "x", "content": "y" }])));
+        assert!(status == 400 && reply.contains("preceeding message"), "{reply}");
+        assert_eq!(post(&server, "/v1/other", &chat(json!([user]))).0, 400);
+        assert_eq!((server.requests().len(), server.problems().len()), (5, 2));
+    }
+
+    #[test]
+    fn a_held_stream_waits_for_the_test() {
+        let gate = Gate::new();
+        let server = ModelServer::with([
+            Reply::held("before", &gate, "after"),
+            Reply::steps([Step::Text("x".into()), Step::Reset]),
+        ]);
+        std::thread::scope(|scope| {
+            let asked = scope
+                .spawn(|| post(&server, "/v1/chat/completions", &chat(json!([{ "role": "user", "content": "hi" }]))));
+            gate.reached();
+            assert!(!asked.is_finished());
+            gate.open();
+            let (_, reply) = asked.join().unwrap();
+            assert!(reply.contains("before") && reply.contains("after"));
+        });
+        let mut stream = TcpStream::connect(server.address).unwrap();
+        let body = chat(json!([{ "role": "user", "content": "hi" }])).to_string();
+        write!(stream, "POST /v1/chat/completions HTTP/1.1\r\ncontent-length: {}\r\n\r\n{body}", body.len()).unwrap();
+        let mut reply = Vec::new();
+        let error = stream.read_to_end(&mut reply).expect_err("a reset is no end");
+        assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
+    }
+
+    #[test]
+    fn what_a_prompt_cache_can_keep() {
+        let server = ModelServer::start();
+        let say = |texts: &[&str]| {
+            let system = json!({ "role": "system", "content": "s" });
+            let said = texts.iter().map(|text| json!({ "role": "user", "content": text }));
+            post(&server, "/v1/chat/completions", &chat(std::iter::once(system).chain(said).collect()));
+        };
+        say(&["one"]);
+        say(&["one", "two"]);
+        say(&["1", "two"]);
+        let prefixes = server.prefixes();
+        assert!(prefixes[0].is_whole() && !prefixes[1].is_whole(), "{prefixes:?}");
+    }
+}

@@ -51,7 +51,7 @@ fn one_owner() {
 
 #[test]
 fn twenty_at_once() {
-    let mut daemon = Setup::new().persisted().prepare();
+    let daemon = Setup::new().persisted().prepare();
     let children: Vec<std::process::Child> = (0..20)
         .map(|_| {
             let mut command = daemon.command();
@@ -82,7 +82,6 @@ fn twenty_at_once() {
     }
     assert_eq!(losers, 19);
     assert_eq!(kli_tests::Client::connect(&socket).unwrap().call("ping", json!({}))["pid"], json!(owner));
-    daemon.env.clear();
 }
 
 #[test]
@@ -98,13 +97,14 @@ fn a_stale_socket_is_taken_over() {
 #[test]
 fn what_lies_at_the_path() {
     type Put = fn(&Path);
-    let cases: [(&str, Put); 4] = [
+    let cases: [(&str, Put); 5] = [
         ("a file", |path| std::fs::write(path, "precious").unwrap()),
         ("a directory", |path| std::fs::create_dir(path).unwrap()),
         ("a link to a file", |path| {
             std::fs::write(path.with_extension("target"), "precious").unwrap();
             symlink(path.with_extension("target"), path).unwrap();
         }),
+        ("a link to nothing", |path| symlink(path.with_extension("missing"), path).unwrap()),
         ("a socket that somebody listens on", |path| std::mem::forget(UnixListener::bind(path).unwrap())),
     ];
     for (name, put) in cases {

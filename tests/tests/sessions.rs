@@ -30,7 +30,7 @@ fn the_file_of_a_session() {
     let path = session.path();
     assert_eq!((mode(&path), mode(path.parent().unwrap())), (0o600, 0o700));
     assert!(path.to_str().unwrap().ends_with(&format!("_{}.jsonl", session.id)));
-    assert_eq!(fixtures::session_files(&directory), [path.clone()]);
+    assert_eq!(fixtures::session_files(&directory), std::slice::from_ref(&path));
     let records = fixtures::records(&path);
     let header = &records[0];
     assert_eq!(
