@@ -55,17 +55,46 @@ pub struct Outcome {
 #[derive(Clone, Debug)]
 pub enum RunEvent {
     TurnStart,
-    TurnEnd { usage: Usage },
-    MessageStart { message_id: String },
+    TurnEnd {
+        usage: Usage,
+    },
+    MessageStart {
+        message_id: String,
+    },
     /// The reply failed and is dropped; a retry follows.
-    MessageDropped { message_id: String },
-    Text { index: u32, delta: String },
-    Thinking { index: u32, delta: String },
-    ToolCall { index: u32, id: String, name: String, delta: String },
-    Retry { attempt: u32, max_attempts: u32, delay_ms: u64, reason: String },
-    ToolStart { call: CallInfo },
-    ToolUpdate { tool_call_id: String, delta: String },
-    ToolEnd { result: Box<ToolResultMessage> },
+    MessageDropped {
+        message_id: String,
+    },
+    Text {
+        index: u32,
+        delta: String,
+    },
+    Thinking {
+        index: u32,
+        delta: String,
+    },
+    ToolCall {
+        index: u32,
+        id: String,
+        name: String,
+        delta: String,
+    },
+    Retry {
+        attempt: u32,
+        max_attempts: u32,
+        delay_ms: u64,
+        reason: String,
+    },
+    ToolStart {
+        call: CallInfo,
+    },
+    ToolUpdate {
+        tool_call_id: String,
+        delta: String,
+    },
+    ToolEnd {
+        result: Box<ToolResultMessage>,
+    },
 }
 
 /// A tool call, as shown to a person.
@@ -114,12 +143,7 @@ pub trait RunHost: Send + Sync + 'static {
     fn store_result(&self, result: ToolResultMessage) -> impl Future<Output = Result<(), HostFailure>> + Send;
 
     /// Whether a call may run; may wait for a person.
-    fn permit(
-        &self,
-        tool: Arc<dyn Tool>,
-        call: CallInfo,
-        outline: Outline,
-    ) -> impl Future<Output = Permission> + Send;
+    fn permit(&self, tool: Arc<dyn Tool>, call: CallInfo, outline: Outline) -> impl Future<Output = Permission> + Send;
 
     fn tool_context(&self, tool_call_id: &str) -> ToolContext;
 

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use futures_util::future::{BoxFuture, FutureExt};
-use kli_protocol::paths::SocketPathSources;
 use kli_protocol::ApiError;
+use kli_protocol::paths::SocketPathSources;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -26,7 +26,7 @@ use crate::rpc::methods::{Context, Control};
 use crate::rpc::{self, Connections, Limits, Server};
 use crate::session::client_tools::ClientTools;
 use crate::session::hub::Hub;
-use crate::session::{Deps, Registry, Settings};
+use crate::session::{CompactionSettings, Deps, Registry, Settings};
 use crate::store::{Store, StoreSettings};
 use crate::telemetry::{self, LogTo};
 use crate::tool;
@@ -247,9 +247,9 @@ fn socket_path(options: &Options, state_dir: Option<PathBuf>) -> anyhow::Result<
         xdg_runtime_dir: std::env::var_os("XDG_RUNTIME_DIR"),
         state_dir,
     };
-    let path = sources.socket_path().context(
-        "there is no place for the socket: neither --socket, KLI_SOCKET, XDG_RUNTIME_DIR nor HOME is set",
-    )?;
+    let path = sources
+        .socket_path()
+        .context("there is no place for the socket: neither --socket, KLI_SOCKET, XDG_RUNTIME_DIR nor HOME is set")?;
     Ok(std::path::absolute(path)?)
 }
 
@@ -276,9 +276,11 @@ fn session_settings(config: &Config) -> anyhow::Result<Settings> {
         policy: tool::policy::Policy::default(),
         default_mode: config.default_mode,
         durability: config.durability,
-        retry: RetrySettings {
-            max_attempts: config.retry.max_attempts,
-            base_delay_ms: config.retry.base_delay_ms,
+        retry: RetrySettings { max_attempts: config.retry.max_attempts, base_delay_ms: config.retry.base_delay_ms },
+        compaction: CompactionSettings {
+            enabled: config.compaction.enabled,
+            reserve_tokens: config.compaction.reserve_tokens,
+            keep_recent_tokens: config.compaction.keep_recent_tokens,
         },
         max_subscriber_bytes: usize::try_from(config.limits.max_subscriber_bytes).unwrap_or(usize::MAX),
     })
@@ -291,4 +293,3 @@ fn rpc_limits(config: &Config) -> Limits {
         ..Limits::default()
     }
 }
-

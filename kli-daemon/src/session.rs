@@ -37,8 +37,17 @@ pub struct Settings {
     pub default_mode: Mode,
     pub durability: Durability,
     pub retry: RetrySettings,
+    pub compaction: CompactionSettings,
     /// How far a subscriber may lag behind, in bytes.
     pub max_subscriber_bytes: usize,
+}
+
+/// When a conversation is shortened, and how far.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CompactionSettings {
+    pub enabled: bool,
+    pub reserve_tokens: u64,
+    pub keep_recent_tokens: u64,
 }
 
 /// What every session needs of the daemon.

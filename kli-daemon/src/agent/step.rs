@@ -54,21 +54,15 @@ pub(super) async fn reply<H: RunHost>(
             false => Next::GiveUp,
         };
         let Next::Wait(delay_ms) = next else {
-            let error =
-                RunError { kind: failure.kind, message: failure.message.clone(), retryable: failure.retryable };
+            let error = RunError { kind: failure.kind, message: failure.message.clone(), retryable: failure.retryable };
             let text = partial.content.text();
             store_partial(host, turn, partial, StopReason::Error, Some(failure.message)).await?;
             return Ok(Reply::Failed { error, text });
         };
         host.emit(RunEvent::MessageDropped { message_id: turn.message_id.clone() }).await;
         attempt += 1;
-        host.emit(RunEvent::Retry {
-            attempt,
-            max_attempts: settings.max_attempts,
-            delay_ms,
-            reason: failure.message,
-        })
-        .await;
+        host.emit(RunEvent::Retry { attempt, max_attempts: settings.max_attempts, delay_ms, reason: failure.message })
+            .await;
         tokio::select! {
             () = tokio::time::sleep(std::time::Duration::from_millis(delay_ms)) => {}
             () = cancel.cancelled() => return Ok(Reply::Aborted(String::new())),

@@ -53,11 +53,7 @@ pub(super) async fn run_all<H: RunHost>(
 }
 
 /// Stores an error result for each call, without running any.
-pub(super) async fn refuse_all<H: RunHost>(
-    host: &H,
-    calls: &[ToolCallBlock],
-    why: &str,
-) -> Result<(), HostFailure> {
+pub(super) async fn refuse_all<H: RunHost>(host: &H, calls: &[ToolCallBlock], why: &str) -> Result<(), HostFailure> {
     for call in calls {
         let result = message(call, ToolOutput::error(why), host.now_ms());
         host.emit(RunEvent::ToolEnd { result: Box::new(result.clone()) }).await;
@@ -71,8 +67,7 @@ fn lanes(turn: &Turn, calls: &[ToolCallBlock]) -> Vec<Vec<usize>> {
     let changes = |call: &ToolCallBlock| {
         find(turn, &call.name).is_some_and(|t| matches!(t.spec().effect, Effect::Writes | Effect::Executes))
     };
-    let (serial, free): (Vec<_>, Vec<_>) =
-        calls.iter().enumerate().partition(|(_, call)| changes(call));
+    let (serial, free): (Vec<_>, Vec<_>) = calls.iter().enumerate().partition(|(_, call)| changes(call));
     let mut lanes: Vec<Vec<usize>> = free.into_iter().map(|(index, _)| vec![index]).collect();
     if !serial.is_empty() {
         lanes.insert(0, serial.into_iter().map(|(index, _)| index).collect());
@@ -112,7 +107,7 @@ async fn run_tool<H: RunHost>(
     let outline = tool.outline(&call.arguments, &turn.work_dir);
     let info = info(call, outline.title.clone(), outline.locations.clone());
     host.emit(RunEvent::ToolStart { call: info.clone() }).await;
-    if let Some(fault) = crate::dialect::arguments::invalid_arguments(&call.arguments) {
+    if let Some(fault) = crate::dialect::invalid_arguments(&call.arguments) {
         return ToolOutput::error(fault);
     }
     let permission = tokio::select! {

@@ -88,11 +88,7 @@ async fn look<R: Send + 'static>(
 
 /// The socket's subscriptions.
 impl Service for Context {
-    fn subscribe(
-        &self,
-        caller: Caller,
-        params: SubscribeParams,
-    ) -> BoxFuture<'static, Result<Feed, ApiError>> {
+    fn subscribe(&self, caller: Caller, params: SubscribeParams) -> BoxFuture<'static, Result<Feed, ApiError>> {
         let registry = self.registry.clone();
         async move {
             let Some(session) = &params.session_id else {
@@ -108,7 +104,12 @@ impl Service for Context {
             pending.wait().await?;
             // The feed keeps the session open while somebody follows it.
             let feed = handle.feed(params);
-            Ok(feed.map(move |text| { let _ = &handle; text }).boxed())
+            Ok(feed
+                .map(move |text| {
+                    let _ = &handle;
+                    text
+                })
+                .boxed())
         }
         .boxed()
     }

@@ -1,1 +1,3 @@
-pub fn document() -> serde_json::Value { serde_json::Value::Null }
+pub fn document() -> serde_json::Value {
+    serde_json::Value::Null
+}

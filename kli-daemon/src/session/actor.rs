@@ -4,6 +4,7 @@
 //! never waits for a model, a tool or a person; those are tasks of their own, which come back as calls.
 
 mod approvals;
+mod compacting;
 mod edits;
 mod forks;
 mod host;
@@ -21,6 +22,7 @@ use kli_protocol::api::{Mode, ModelRef, Status};
 use serde_json::Value;
 use tokio::sync::{mpsc, oneshot, watch};
 
+pub use compacting::Navigated;
 pub use edits::{Extension, check_option, clean_name};
 pub use forks::{ForkOrder, ForkPoint, Forked};
 pub use prompts::{PromptAnswer, PromptOrder, Started};
@@ -31,6 +33,7 @@ use super::Deps;
 use super::branch::{BranchSettings, Cache};
 use super::handle::{Handle, MAILBOX};
 use super::hub::Hub;
+use crate::compaction::Auto;
 use crate::store::events::EventLog;
 use crate::store::{Ix, Log};
 use crate::tool::jobs::Jobs;
@@ -69,6 +72,9 @@ pub struct Actor {
     jobs: Arc<Jobs>,
     queue: prompts::Waiting,
     run: Option<runs::Run>,
+    /// A compaction or a summary beside no run.
+    work: Option<compacting::Work>,
+    auto: Auto,
     /// Outcomes of runs that are over, newest last, for those who ask late.
     finished: VecDeque<(String, kli_protocol::api::RunOutcome)>,
     approvals: approvals::Approvals,
@@ -88,12 +94,7 @@ pub struct Actor {
 }
 
 /// Starts the actor of a session.
-pub(super) fn spawn(
-    log: Arc<Log>,
-    deps: Arc<Deps>,
-    opening: Opening,
-    env: BTreeMap<String, String>,
-) -> Handle {
+pub(super) fn spawn(log: Arc<Log>, deps: Arc<Deps>, opening: Opening, env: BTreeMap<String, String>) -> Handle {
     let events = deps.event_path(&log).map(EventLog::open);
     // Events of an earlier daemon had numbers up to this; where their file is lost, time tells of a higher one.
     let last = match events.as_ref().map(EventLog::reserved) {
@@ -102,6 +103,7 @@ pub(super) fn spawn(
         Some(None) => deps.clock.now_ms(),
     };
     let hub = Arc::new(Hub::new(last, deps.settings().max_subscriber_bytes));
+    let auto = Auto::new(deps.settings().compaction.enabled);
     let (mailbox, inbox) = mpsc::channel(MAILBOX);
     let (status, watched) = watch::channel(Status::Idle);
     let facts = log.facts();
@@ -123,6 +125,8 @@ pub(super) fn spawn(
         jobs: Arc::default(),
         queue: prompts::Waiting::default(),
         run: None,
+        work: None,
+        auto,
         finished: VecDeque::new(),
         approvals: approvals::Approvals::default(),
         keys: prompts::Keys::default(),
@@ -162,7 +166,7 @@ impl Actor {
     }
 
     fn is_quiet(&self) -> bool {
-        self.run.is_none() && self.shells.is_empty()
+        self.run.is_none() && self.work.is_none() && self.shells.is_empty()
     }
 
     /// A way for tasks of this session to come back. None while the session is being closed.

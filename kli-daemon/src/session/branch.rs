@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use kli_protocol::api::{ContextUse, Image, ModelInfo, ModelRef, RunError, RunErrorKind, RunOutcome, RunStop, ToolDescription};
+use kli_protocol::api::{
+    ContextUse, Image, ModelInfo, ModelRef, RunError, RunErrorKind, RunOutcome, RunStop, ToolDescription,
+};
 use kli_protocol::record::{Block, Body, Content, Message, Record, StopReason, ToolCallBlock};
 use serde_json::Value;
 
@@ -65,7 +67,7 @@ impl Cache {
     }
 }
 
-fn item(log: &Log, ix: Ix) -> Result<Arc<Item>> {
+pub(super) fn item(log: &Log, ix: Ix) -> Result<Arc<Item>> {
     Ok(Arc::new(Item::of(&log.record(ix)?)))
 }
 
@@ -111,9 +113,14 @@ pub(super) struct Shape {
 }
 
 impl Shape {
+    /// Tokens of system prompt and tools.
+    pub fn overhead(&self) -> u64 {
+        context::estimate::overhead(&self.system_prompt, &self.descriptions)
+    }
+
     /// Tokens of the request that these messages make.
     pub fn tokens(&self, assembled: &Assembled) -> u64 {
-        assembled.tokens(context::estimate::overhead(&self.system_prompt, &self.descriptions))
+        assembled.tokens(self.overhead())
     }
 
     pub fn request(&self, assembled: Assembled, cache_key: String) -> Request {
@@ -122,8 +129,7 @@ impl Shape {
         if assembled.ends_in_reply() {
             messages.push(context::continuation());
         }
-        let max_tokens =
-            context::estimate::output_limit(self.model.context_window, self.model.max_output, tokens);
+        let max_tokens = context::estimate::output_limit(self.model.context_window, self.model.max_output, tokens);
         Request {
             model: self.model.clone(),
             system_prompt: self.system_prompt.clone(),
@@ -192,9 +198,7 @@ pub(super) fn outcome(log: &Log, entry_id: Option<&str>) -> Option<RunOutcome> {
     let prompt = log.find(entry_id?).ok()?;
     let leaf = log.leaf().filter(|leaf| log.is_ancestor(prompt, *leaf));
     // Off the branch the tree does not say which of the paths below it was the run's: the newest is.
-    let end = leaf.or_else(|| {
-        log.entries_before(log.end()).map(|n| n.ix).find(|ix| log.is_ancestor(prompt, *ix))
-    });
+    let end = leaf.or_else(|| log.entries_before(log.end()).map(|n| n.ix).find(|ix| log.is_ancestor(prompt, *ix)));
     let mut below: Vec<Ix> = log.up(end).map(|node| node.ix).take_while(|ix| *ix != prompt).collect();
     below.reverse();
     // The run ends where the next prompt that was not steered into it begins; a reply that calls no tool is an end.
@@ -225,13 +229,7 @@ pub(super) fn outcome(log: &Log, entry_id: Option<&str>) -> Option<RunOutcome> {
         message,
         retryable: false,
     });
-    Some(RunOutcome {
-        stop_reason,
-        text: reply.content.text(),
-        leaf_id: Some(log.id(ix)),
-        error,
-        usage: reply.usage,
-    })
+    Some(RunOutcome { stop_reason, text: reply.content.text(), leaf_id: Some(log.id(ix)), error, usage: reply.usage })
 }
 
 /// The outcome of a run that a crash cut off.

@@ -64,12 +64,7 @@ impl ClientTools {
         let mut state = self.state();
         state.next += 1;
         let id = state.next;
-        state.registrations.push(Registration {
-            id,
-            session_id: params.session_id,
-            tools: params.tools,
-            calls,
-        });
+        state.registrations.push(Registration { id, session_id: params.session_id, tools: params.tools, calls });
         drop(state);
         let owner = Owner { all: self.clone(), id };
         Ok(unfold((inbox, owner), |(mut inbox, owner)| async move {

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use kli_protocol::{ApiError, ErrorKind};
 use kli_protocol::api::Status;
+use kli_protocol::{ApiError, ErrorKind};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::actor::{Actor, Message};

@@ -101,12 +101,7 @@ impl Registry {
     }
 
     /// Gives a new log its actor, and tells everybody of the new session.
-    async fn adopt(
-        &self,
-        log: Arc<Log>,
-        opening: Opening,
-        env: BTreeMap<String, String>,
-    ) -> Result<Handle, ApiError> {
+    async fn adopt(&self, log: Arc<Log>, opening: Opening, env: BTreeMap<String, String>) -> Result<Handle, ApiError> {
         self.refuse_when_stopping()?;
         let id = log.facts().id;
         let handle = self.spawn(log, opening, env);
@@ -416,8 +411,7 @@ impl Registry {
 }
 
 fn list_cursor(text: &str) -> Result<(&str, &str), ApiError> {
-    text.split_once('|')
-        .ok_or_else(|| ApiError::invalid_params("cursor: none that was given; begin without a cursor"))
+    text.split_once('|').ok_or_else(|| ApiError::invalid_params("cursor: none that was given; begin without a cursor"))
 }
 
 /// File work, away from the threads that serve connections.

@@ -5,8 +5,8 @@ mod pages;
 
 use kli_protocol::ApiError;
 use kli_protocol::api::{
-    ContextUse, EntriesResult, ForkMessage, GetBranchParams, GetEntriesParams, GetForkMessagesResult, GetTreeParams,
-    GetStatsResult, GetTreeResult, ModelUsage, PageParams, TreeNode, TreeView,
+    ContextUse, EntriesResult, ForkMessage, GetBranchParams, GetEntriesParams, GetForkMessagesResult, GetStatsResult,
+    GetTreeParams, GetTreeResult, ModelUsage, PageParams, TreeNode, TreeView,
 };
 use kli_protocol::record::{Body, Kind, Message};
 
@@ -26,9 +26,8 @@ pub fn tree(log: &Log, params: &GetTreeParams) -> Result<GetTreeResult, ApiError
     let view = params.view.unwrap_or_default();
     let find = |id: &Option<String>| id.as_deref().map(|id| log.find(id)).transpose().map_err(api_error);
     let (root, last) = (find(&params.root_id)?, find(&params.last_id)?);
-    let within = |ix: Ix| {
-        root.is_none_or(|root| log.is_ancestor(root, ix)) && last.is_none_or(|last| log.is_ancestor(ix, last))
-    };
+    let within =
+        |ix: Ix| root.is_none_or(|root| log.is_ancestor(root, ix)) && last.is_none_or(|last| log.is_ancestor(ix, last));
     let leaf = log.leaf();
     let before = position(params.cursor.as_deref())?.unwrap_or(log.end());
     let mut page = Page::new(page_limit(params.limit, PAGE)?);
@@ -217,11 +216,9 @@ pub fn stats(log: &Log, context: ContextUse) -> Result<GetStatsResult, ApiError>
                 stats.usage += reply.usage;
                 match models.iter_mut().find(|m| m.provider == reply.provider && m.model_id == reply.model) {
                     Some(model) => model.usage += reply.usage,
-                    None => models.push(ModelUsage {
-                        provider: reply.provider,
-                        model_id: reply.model,
-                        usage: reply.usage,
-                    }),
+                    None => {
+                        models.push(ModelUsage { provider: reply.provider, model_id: reply.model, usage: reply.usage })
+                    }
                 }
             }
             (Kind::Usage | Kind::Compaction | Kind::BranchSummary, _) => {

@@ -86,13 +86,8 @@ impl EventLog {
     fn write_head(&mut self) -> std::io::Result<()> {
         let head = head_line(self.head);
         if self.file.is_none() {
-            let file = OpenOptions::new()
-                .read(true)
-                .write(true)
-                .create(true)
-                .truncate(true)
-                .mode(0o600)
-                .open(&self.path)?;
+            let file =
+                OpenOptions::new().read(true).write(true).create(true).truncate(true).mode(0o600).open(&self.path)?;
             self.len = HEAD as u64;
             self.file = Some(file);
         }
@@ -145,8 +140,7 @@ impl EventLog {
             *to = from;
         }
         let next = self.path.with_extension("events-new");
-        let mut file =
-            OpenOptions::new().read(true).write(true).create(true).truncate(true).mode(0o600).open(&next)?;
+        let mut file = OpenOptions::new().read(true).write(true).create(true).truncate(true).mode(0o600).open(&next)?;
         file.write_all(&bytes)?;
         std::fs::rename(&next, &self.path)?;
         self.len = bytes.len() as u64;

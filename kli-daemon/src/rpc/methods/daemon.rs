@@ -1,7 +1,8 @@
 //! Methods about the daemon itself.
 
-
-use kli_protocol::api::{self, Empty, InitializeResult, ListModelsResult, PingResult, ReloadConfigResult, StatusResult};
+use kli_protocol::api::{
+    self, Empty, InitializeResult, ListModelsResult, PingResult, ReloadConfigResult, StatusResult,
+};
 use kli_protocol::{ApiError, ErrorKind, PROTOCOL_VERSION};
 
 use super::Context;
@@ -48,9 +49,7 @@ pub(super) fn register_all(module: &mut Module<Context>) {
     register::<api::ReloadConfig, _, _>(module, |context, _, _| async move {
         Ok(ReloadConfigResult { changed: context.control.reload_config().await? })
     });
-    register::<api::Shutdown, _, _>(module, |context, _, params| async move {
-        shutdown(&context, params).await
-    });
+    register::<api::Shutdown, _, _>(module, |context, _, params| async move { shutdown(&context, params).await });
 }
 
 async fn shutdown(context: &Context, params: api::ShutdownParams) -> Result<Empty, ApiError> {

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use base64::Engine;
 use kli_protocol::api::{
-    self, AbortResult, Approvals, Behavior, Empty, EntryIdResult, Image, ListJobsResult, ModelRef, PromptParams, PromptResult,
+    self, AbortResult, Approvals, Behavior, Empty, EntryIdResult, Image, ListJobsResult, ModelRef, PromptParams,
+    PromptResult,
 };
 use kli_protocol::record::{Block, ImageBlock};
 use kli_protocol::{ApiError, ErrorKind};
@@ -22,9 +23,10 @@ const MAX_IMAGES: usize = 20;
 const MAX_IMAGE_BYTES: u64 = 10 << 20;
 
 pub(super) fn register_all(module: &mut Module<Context>) {
-    register::<api::Prompt, _, _>(module, |context, caller, params| async move {
-        prompt(&context, &caller, params).await
-    });
+    register::<api::Prompt, _, _>(
+        module,
+        |context, caller, params| async move { prompt(&context, &caller, params).await },
+    );
     register::<api::Steer, _, _>(module, |context, caller, mut params| async move {
         params.behavior = Some(Behavior::Steer);
         prompt(&context, &caller, params).await
@@ -34,9 +36,8 @@ pub(super) fn register_all(module: &mut Module<Context>) {
         prompt(&context, &caller, params).await
     });
     register::<api::WaitRun, _, _>(module, |context, caller, params| async move {
-        let started = context
-            .ask(&caller, &params.session_id, move |actor| actor.wait_run(params.run_id.as_deref()))
-            .await?;
+        let started =
+            context.ask(&caller, &params.session_id, move |actor| actor.wait_run(params.run_id.as_deref())).await?;
         match started {
             Some(started) => finished(started).await.map(Some),
             None => Ok(None),
@@ -101,7 +102,9 @@ pub(super) fn register_all(module: &mut Module<Context>) {
     });
     register::<api::KillJob, _, _>(module, |context, caller, params| async move {
         let jobs = context.ask(&caller, &params.session_id, |actor| actor.job_table()).await?;
-        jobs.kill(&params.job_id).await.map_err(|e| ApiError::new(ErrorKind::CallNotFound, format!("{e}; listJobs shows those there are.")))?;
+        jobs.kill(&params.job_id)
+            .await
+            .map_err(|e| ApiError::new(ErrorKind::CallNotFound, format!("{e}; listJobs shows those there are.")))?;
         Ok(Empty {})
     });
     register::<api::SubmitToolResult, _, _>(module, |context, _, params| async move {
@@ -212,8 +215,7 @@ fn image_block(image: Image) -> Result<Block, ApiError> {
                 return Err(fault(format!("no plain file of at most {MAX_IMAGE_BYTES} bytes")));
             }
             let bytes = std::fs::read(&path).map_err(|e| fault(e.to_string()))?;
-            let mime_type =
-                mime_type(&bytes).ok_or_else(|| fault("no PNG, JPEG, GIF or WebP picture".into()))?;
+            let mime_type = mime_type(&bytes).ok_or_else(|| fault("no PNG, JPEG, GIF or WebP picture".into()))?;
             let data = base64::engine::general_purpose::STANDARD.encode(&bytes);
             Ok(Block::Image(ImageBlock { data, mime_type }))
         }

@@ -20,12 +20,11 @@ pub(super) fn register_all(module: &mut Module<Context>) {
     register::<api::OpenSession, _, _>(module, |context, caller, params| async move {
         open(&context, &caller, params).await
     });
-    register::<api::ListSessions, _, _>(module, |context, _, params| async move {
-        context.registry.list(params).await
-    });
-    register::<api::GetForest, _, _>(module, |context, _, params| async move {
-        context.registry.forest(params).await
-    });
+    register::<api::ListSessions, _, _>(
+        module,
+        |context, _, params| async move { context.registry.list(params).await },
+    );
+    register::<api::GetForest, _, _>(module, |context, _, params| async move { context.registry.forest(params).await });
     register::<api::GetSession, _, _>(module, |context, caller, params| async move {
         context.ask(&caller, &params.session_id, |actor| actor.state()).await
     });

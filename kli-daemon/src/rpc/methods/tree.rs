@@ -1,6 +1,5 @@
 //! Methods about the tree of one session.
 
-
 use kli_protocol::ApiError;
 use kli_protocol::api::{
     self, AppendEntryParams, CloneResult, EntryIdResult, ForkResult, RewindResult, SetLabelResult,
@@ -8,7 +7,7 @@ use kli_protocol::api::{
 
 use super::{Context, look};
 use crate::rpc::{Caller, Module, register};
-use crate::session::actor::{Extension, ForkPoint};
+use crate::session::actor::{Extension, ForkPoint, Navigated};
 use crate::session::{ForkMade, views};
 
 pub(super) fn register_all(module: &mut Module<Context>) {
@@ -29,7 +28,12 @@ pub(super) fn register_all(module: &mut Module<Context>) {
         context.ask(&caller, &params.session_id.clone(), move |actor| actor.context(&params)).await?
     });
     register::<api::NavigateTree, _, _>(module, |context, caller, params| async move {
-        context.ask(&caller, &params.session_id.clone(), move |actor| actor.navigate(&params)).await?
+        let moved =
+            context.ask(&caller, &params.session_id.clone(), move |actor| actor.navigate_summarized(&params)).await??;
+        match moved {
+            Navigated::Now(result) => Ok(result),
+            Navigated::Later(answer) => answer.wait().await?,
+        }
     });
     register::<api::Fork, _, _>(module, |context, caller, params| async move {
         let point = ForkPoint::Entry { id: params.entry_id, position: params.position };
@@ -53,6 +57,14 @@ pub(super) fn register_all(module: &mut Module<Context>) {
             .ask(&caller, &params.session_id.clone(), move |actor| actor.set_label(&params.entry_id, params.label))
             .await??;
         Ok(SetLabelResult { previous })
+    });
+    register::<api::Compact, _, _>(module, |context, caller, params| async move {
+        let instructions = params.instructions;
+        context
+            .ask(&caller, &params.session_id, move |actor| actor.compact(instructions, &params.leaf_id))
+            .await??
+            .wait()
+            .await?
     });
     register::<api::AppendEntry, _, _>(module, |context, caller, params| async move {
         append_entry(&context, &caller, params).await

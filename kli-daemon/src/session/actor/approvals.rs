@@ -174,12 +174,7 @@ impl Actor {
             let _ = open.answer.send(Permission::Refused("Not run: aborted by the user.".into()));
             self.publish_for(
                 Some(run_id.to_owned()),
-                EventBody::ApprovalResolved {
-                    approval_id,
-                    decision: "aborted".into(),
-                    message: None,
-                    by: None,
-                },
+                EventBody::ApprovalResolved { approval_id, decision: "aborted".into(), message: None, by: None },
             );
         }
         self.refresh_status();

@@ -51,9 +51,7 @@ impl Actor {
     }
 
     pub fn rebind(&mut self, work_dir: String) -> Result<(), ApiError> {
-        if self.run.is_some() {
-            return Err(self.busy("wait for the run, or abort it"));
-        }
+        self.check_quiet()?;
         self.session_info(|record| record.work_dir = Some(work_dir))?;
         self.tell_info();
         Ok(())
@@ -96,6 +94,7 @@ impl Actor {
         self.deps.models().find(&provider, &model_id)?;
         let change = ModelChange { provider: provider.clone(), model_id: model_id.clone() };
         let id = self.append(vec![Body::ModelChange(change).into()])?;
+        self.auto.resume();
         self.publish(EventBody::ModelChanged { provider, model_id });
         Ok(id)
     }
@@ -147,7 +146,7 @@ impl Actor {
 
 /// A name as it is kept: one line, at most 200 characters; empty clears it.
 pub fn clean_name(name: &str) -> Result<Option<String>, ApiError> {
-    let name = crate::text::one_line(name);
+    let name = crate::text::one_line(name, MAX_NAME + 1);
     if name.chars().count() > MAX_NAME {
         return Err(ApiError::invalid_params(format!("name: at most {MAX_NAME} characters")));
     }

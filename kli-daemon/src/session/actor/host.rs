@@ -6,15 +6,18 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use kli_protocol::ApiError;
-use kli_protocol::api::{ModelRef, RunErrorKind, ToolDescription};
+use kli_protocol::api::{CompactionReason, EventBody, ModelRef, RunErrorKind, ToolDescription};
 use kli_protocol::record::{AssistantMessage, ToolResultMessage};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::approvals::Permit;
+use super::compacting::CompactionJob;
 use super::{Actor, Message};
 use crate::agent::{CallInfo, HostFailure, Outcome, Permission, RunEvent, RunHost, Turn};
 use crate::clock::Clock;
+use crate::compaction::{self, Compacted, CompactionError};
+use crate::context::estimate::Budget;
 use crate::session::branch::{self, Cache};
 use crate::session::handle::MAILBOX;
 use crate::store::{Durability, Ix, Log};
@@ -99,7 +102,31 @@ impl ActorHost {
         self.scene.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    async fn turn_of(&self, plan: TurnPlan) -> Result<Turn, HostFailure> {
+    /// The turn that a plan makes; its request is shortened first when it would not fit.
+    async fn turn_that_fits(&self, plan: TurnPlan) -> Result<Turn, HostFailure> {
+        let (turn, tokens) = self.turn_of(plan).await?;
+        let window = turn.request.model.context_window;
+        if !self.ask(move |actor| actor.wants_compaction(tokens, window)).await? {
+            return Ok(turn);
+        }
+        match self.compact(CompactionReason::Threshold).await? {
+            true => {
+                let plan = self.ask(|actor| actor.plan_turn()).await??;
+                Ok(self.turn_of(plan).await?.0)
+            }
+            false => Ok(turn),
+        }
+    }
+
+    /// True: the conversation is shorter now.
+    async fn compact(&self, reason: CompactionReason) -> Result<bool, HostFailure> {
+        let job = self.ask(move |actor| actor.begin_run_compaction(reason)).await?.map_err(|e| store_failure(&e))?;
+        let CompactionJob { window, overhead, by } = job;
+        let made = compaction::compact(&window, overhead, None, &by, &self.cancel).await;
+        self.ask(move |actor| actor.end_run_compaction(made, by.budget)).await
+    }
+
+    async fn turn_of(&self, plan: TurnPlan) -> Result<(Turn, u64), HostFailure> {
         // Reads what the cache has not: usually the last few records. After a restart it may be megabytes.
         let read = tokio::task::block_in_place(|| {
             let mut cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
@@ -114,13 +141,15 @@ impl ActorHost {
         };
         let provider = plan.shape.provider.clone();
         let tools = plan.shape.tools.clone();
-        Ok(Turn {
+        let tokens = plan.shape.tokens(&messages);
+        let turn = Turn {
             request: plan.shape.request(messages, self.session_id.clone()),
             provider,
             message_id: plan.message_id,
             tools,
             work_dir,
-        })
+        };
+        Ok((turn, tokens))
     }
 }
 
@@ -131,7 +160,7 @@ fn store_failure(error: &ApiError) -> HostFailure {
 impl RunHost for ActorHost {
     async fn begin_turn(&self) -> Result<Turn, HostFailure> {
         let plan = self.ask(|actor| actor.plan_turn()).await??;
-        self.turn_of(plan).await
+        self.turn_that_fits(plan).await
     }
 
     async fn emit(&self, event: RunEvent) {
@@ -188,7 +217,11 @@ impl RunHost for ActorHost {
     }
 
     async fn make_room(&self) -> Result<Option<Turn>, HostFailure> {
-        Ok(None)
+        if !self.compact(CompactionReason::Overflow).await? {
+            return Ok(None);
+        }
+        let plan = self.ask(|actor| actor.plan_turn()).await??;
+        Ok(Some(self.turn_of(plan).await?.0))
     }
 
     async fn retry_message_id(&self) -> String {
@@ -232,6 +265,47 @@ impl Actor {
             message_id: self.log.new_id(self.deps.clock.as_ref()),
             env: self.env.clone(),
         })
+    }
+
+    fn wants_compaction(&mut self, tokens: u64, window: u64) -> bool {
+        let budget = self.budget(window);
+        self.auto.wants(tokens, &budget)
+    }
+
+    fn begin_run_compaction(&mut self, reason: CompactionReason) -> Result<CompactionJob, ApiError> {
+        let model = self.run.as_ref().and_then(|run| run.model.clone()).unwrap_or_else(|| self.branch.model.clone());
+        let job = self.compaction_job(&model)?;
+        if let Some(run) = &mut self.run {
+            run.compacting = true;
+        }
+        self.refresh_status();
+        self.publish(EventBody::CompactionStart { reason });
+        Ok(job)
+    }
+
+    /// True: the conversation is shorter now. A failure leaves it as it was, and is said once.
+    fn end_run_compaction(&mut self, made: Result<Compacted, CompactionError>, budget: Budget) -> bool {
+        if let Some(run) = &mut self.run {
+            run.compacting = false;
+        }
+        self.refresh_status();
+        let aborted = matches!(made, Err(CompactionError::Aborted));
+        let stored = self.store_compaction(made);
+        let tokens = match &stored {
+            Ok(result) => result.tokens_after,
+            Err(_) => self.context_use().tokens,
+        };
+        if !aborted && self.auto.ended(tokens, &budget) {
+            let message = match &stored {
+                Ok(_) => "The conversation still fills most of the model's window after a compaction.".to_owned(),
+                Err(error) => error.message.clone(),
+            };
+            self.publish(EventBody::Warning {
+                kind: "compactionPaused".into(),
+                message: format!("{message} Automatic compaction pauses; compact with instructions, choose a larger model, or go back."),
+            });
+        }
+        stored.is_ok()
     }
 
     /// Everything of a request but its messages.

@@ -1,8 +1,8 @@
 //! Moving the leaf inside the tree.
 
+use kli_protocol::ApiError;
 use kli_protocol::api::{EventBody, NavigateTreeParams, NavigateTreeResult, Position};
 use kli_protocol::record::{Body, LeafRecord, Record};
-use kli_protocol::{ApiError, ErrorKind};
 
 use super::{Actor, Ix};
 use crate::session::{api_error, branch};
@@ -19,22 +19,19 @@ pub(super) struct Destination {
 
 impl Actor {
     pub fn navigate(&mut self, params: &NavigateTreeParams) -> Result<NavigateTreeResult, ApiError> {
-        if self.run.is_some() {
-            return Err(self.busy("wait for the run, or abort it"));
-        }
+        self.check_quiet()?;
         self.check_leaf(&params.leaf_id)?;
-        if params.summarize == Some(true) {
-            return Err(ApiError::new(
-                ErrorKind::CompactionFailed,
-                "This version cannot summarize a branch yet; navigate without `summarize`.",
-            ));
-        }
         let to = self.destination(params.entry_id.as_deref(), params.position)?;
+        self.move_to(to, params.label.as_deref())
+    }
+
+    /// Moves the leaf, without a summary.
+    pub(super) fn move_to(&mut self, to: Destination, label: Option<&str>) -> Result<NavigateTreeResult, ApiError> {
         let from_id = self.tip_id();
         self.move_leaf(to.leaf)?;
-        if let (Some(label), Some(entry)) = (&params.label, to.entry) {
+        if let (Some(label), Some(entry)) = (label, to.entry) {
             let id = self.log.id(entry);
-            self.set_label(&id, Some(label.clone()))?;
+            self.set_label(&id, Some(label.to_owned()))?;
         }
         let (editor_text, images) = match to.prompt {
             Some(prompt) => (Some(prompt.text), prompt.images),

@@ -2,9 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
-use kli_protocol::api::{
-    Approvals, Behavior, EventBody, Image, ModelRef, PromptResult, Queue, Queued, RunOutcome,
-};
+use kli_protocol::api::{Approvals, Behavior, EventBody, Image, ModelRef, PromptResult, Queue, Queued, RunOutcome};
 use kli_protocol::record::{Block, Body, Content, Message, MessageBody, UserMessage};
 use kli_protocol::{ApiError, ErrorKind};
 use serde_json::Value;
@@ -153,7 +151,8 @@ impl Actor {
         if let Some(known) = order.key.as_deref().and_then(|key| self.known_key(key)) {
             return PromptAnswer::Now(Ok(self.answer_again(known)));
         }
-        let aborting = self.run.as_ref().is_some_and(|run| run.cancel.is_cancelled());
+        let aborting = self.run.as_ref().is_some_and(|run| run.cancel.is_cancelled())
+            || self.work.as_ref().is_some_and(|work| work.cancel.is_cancelled());
         if aborting && self.queue.len() < MAX_QUEUED {
             let (reply, answer) = oneshot::channel();
             self.queue.deferred.push((order, reply));
@@ -164,6 +163,9 @@ impl Actor {
 
     fn prompt_now(&mut self, order: PromptOrder) -> Result<Started, ApiError> {
         self.check_leaf(&order.leaf_id)?;
+        if self.work.is_some() {
+            return self.say_after_work(order);
+        }
         match (&self.run, order.behavior) {
             (None, _) => self.start_prompt(order),
             (Some(_), Some(behavior)) => self.enqueue(order, behavior),
@@ -173,6 +175,64 @@ impl Actor {
     }
 
     fn start_prompt(&mut self, order: PromptOrder) -> Result<Started, ApiError> {
+        self.start_prompt_as(order, None)
+    }
+
+    /// A prompt that comes during a compaction or a summary: said afterwards.
+    fn say_after_work(&mut self, order: PromptOrder) -> Result<Started, ApiError> {
+        self.check_writable()?;
+        self.check_room()?;
+        let fresh = run_id_of(&self.log.new_id(self.deps.clock.as_ref()));
+        let Some(work) = &mut self.work else { return Err(ApiError::internal("there is nothing to wait for")) };
+        let run_id = work.next_run.get_or_insert(fresh).clone();
+        let (waiter, ended) = oneshot::channel();
+        work.waiters.push(waiter);
+        let behavior = order.behavior.unwrap_or(Behavior::FollowUp);
+        if let Some(key) = &order.key {
+            self.keys.set(key.clone(), Key::Queued { run_id: run_id.clone() });
+        }
+        work.said.push((order, behavior));
+        self.tell_queue();
+        Ok(Started { result: PromptResult { run_id, queued: true, entry_id: None, outcome: None }, ended: Some(ended) })
+    }
+
+    /// Puts back what could not be said yet.
+    pub(super) fn requeue(&mut self, order: PromptOrder, behavior: Behavior) {
+        let item = Item { text: order.text, typed: order.typed, images: order.images, key: order.key };
+        match behavior {
+            Behavior::Steer => self.queue.steer.push_back(item),
+            Behavior::FollowUp => self.queue.follow_up.push_back(item),
+        }
+    }
+
+    fn check_room(&self) -> Result<(), ApiError> {
+        let during_work = self.work.as_ref().map_or(0, |work| work.said.len());
+        match self.queue.len() + during_work < MAX_QUEUED {
+            true => Ok(()),
+            false => Err(ApiError::limit(
+                "maxQueued",
+                MAX_QUEUED as u64,
+                format!("{MAX_QUEUED} texts wait in this session already; wait for them, or use clearQueue."),
+            )),
+        }
+    }
+
+    /// What waits to be said, as a client sees it.
+    pub(super) fn shown_queue(&self) -> Queue {
+        let mut queue = self.queue.shown();
+        for (order, behavior) in self.work.iter().flat_map(|work| &work.said) {
+            let item =
+                Item { text: order.text.clone(), typed: order.typed.clone(), images: order.images.clone(), key: None };
+            match behavior {
+                Behavior::Steer => queue.steer.push(item.shown()),
+                Behavior::FollowUp => queue.follow_up.push(item.shown()),
+            }
+        }
+        queue
+    }
+
+    /// `run_id`: the one that was promised, when the prompt waited.
+    pub(super) fn start_prompt_as(&mut self, order: PromptOrder, run_id: Option<String>) -> Result<Started, ApiError> {
         self.check_writable()?;
         let model = order.model.clone().unwrap_or_else(|| self.branch.model.clone());
         self.deps.models().find(&model.provider, &model.model_id)?;
@@ -183,7 +243,8 @@ impl Actor {
         let steered_keys: Vec<_> = steered.iter().map(|i| i.key.clone()).collect();
         let first_steer = drafts.len();
         drafts.extend(steered.iter().cloned().map(|item| item.draft(now_ms)));
-        let entry_id = self.log.new_id(self.deps.clock.as_ref());
+        let promised = run_id.as_deref().and_then(|id| id.strip_prefix("run_")).map(str::to_owned);
+        let entry_id = promised.unwrap_or_else(|| self.log.new_id(self.deps.clock.as_ref()));
         let mut prompt = user_draft(order.text, order.typed, order.images, order.key.clone(), now_ms);
         prompt.id = Some(entry_id.clone());
         for draft in drafts.iter_mut().skip(first_steer) {
@@ -224,13 +285,7 @@ impl Actor {
         let Some(run_id) = self.run.as_ref().map(|run| run.id.clone()) else {
             return Err(ApiError::internal("there is no run to wait for"));
         };
-        if self.queue.len() >= MAX_QUEUED {
-            return Err(ApiError::limit(
-                "maxQueued",
-                MAX_QUEUED as u64,
-                format!("{MAX_QUEUED} texts wait in this session already; wait for them, or use clearQueue."),
-            ));
-        }
+        self.check_room()?;
         if let Some(key) = &order.key {
             self.keys.set(key.clone(), Key::Queued { run_id: run_id.clone() });
         }
@@ -289,7 +344,8 @@ impl Actor {
     }
 
     pub fn clear_queue(&mut self) -> Queue {
-        let taken = self.queue.shown();
+        let taken = self.shown_queue();
+        self.forget_said();
         for item in self.queue.steer.drain(..).chain(self.queue.follow_up.drain(..)) {
             if let Some(key) = item.key {
                 self.keys.known.remove(&key);
@@ -301,8 +357,24 @@ impl Actor {
         taken
     }
 
-    fn tell_queue(&mut self) {
-        let queue = self.queue.shown();
+    /// What was said during a compaction is taken back too; the run that was promised for it will not be.
+    fn forget_said(&mut self) {
+        let Some(work) = &mut self.work else { return };
+        work.next_run = None;
+        let (said, waiters) = (std::mem::take(&mut work.said), std::mem::take(&mut work.waiters));
+        for (order, _) in said {
+            if let Some(key) = order.key {
+                self.keys.known.remove(&key);
+            }
+        }
+        for waiter in waiters {
+            let _ =
+                waiter.send(RunOutcome { stop_reason: kli_protocol::api::RunStop::Aborted, ..RunOutcome::default() });
+        }
+    }
+
+    pub(super) fn tell_queue(&mut self) {
+        let queue = self.shown_queue();
         self.publish(EventBody::QueueChanged { queue });
     }
 
@@ -326,8 +398,8 @@ impl Actor {
     pub(super) fn busy(&self, advice: &str) -> ApiError {
         let status = serde_json::to_value(*self.status.borrow()).unwrap_or_default();
         let said = status.as_str().unwrap_or("busy").to_owned();
-        let error =
-            ApiError::new(ErrorKind::SessionBusy, format!("The session is busy ({said}): {advice}.")).with("status", status);
+        let error = ApiError::new(ErrorKind::SessionBusy, format!("The session is busy ({said}): {advice}."))
+            .with("status", status);
         match &self.run {
             Some(run) => error.with("runId", run.id.clone()),
             None => error,
@@ -358,8 +430,7 @@ impl Actor {
 
     /// Keys that an earlier daemon carried out are in the newest entries.
     fn load_keys(&mut self) {
-        let newest: Vec<Ix> =
-            self.log.entries_before(self.log.end()).take(KEY_ENTRIES).map(|node| node.ix).collect();
+        let newest: Vec<Ix> = self.log.entries_before(self.log.end()).take(KEY_ENTRIES).map(|node| node.ix).collect();
         for ix in newest.into_iter().rev() {
             let Ok(entry) = self.log.entry(ix) else { continue };
             if !entry.json().contains("\"idempotencyKey\"") {
@@ -401,10 +472,8 @@ impl Actor {
 
     /// How a run of an earlier daemon ended, as far as the tree tells.
     fn outcome_from_tree(&self, entry_id: Option<&str>) -> RunOutcome {
-        crate::session::branch::outcome(&self.log, entry_id).unwrap_or_else(|| RunOutcome {
-            leaf_id: self.tip_id(),
-            ..crate::session::branch::interrupted()
-        })
+        crate::session::branch::outcome(&self.log, entry_id)
+            .unwrap_or_else(|| RunOutcome { leaf_id: self.tip_id(), ..crate::session::branch::interrupted() })
     }
 
     /// Error results for calls that a crash left open at the tip: they go in front of the next entry.

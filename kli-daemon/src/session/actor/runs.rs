@@ -118,11 +118,7 @@ impl Actor {
         self.write_ended_shells();
         self.publish_for(
             Some(run_id),
-            EventBody::RunEnd {
-                stop_reason: outcome.stop_reason,
-                error: outcome.error.clone(),
-                usage: outcome.usage,
-            },
+            EventBody::RunEnd { stop_reason: outcome.stop_reason, error: outcome.error.clone(), usage: outcome.usage },
         );
         self.refresh_branch();
         self.refresh_status();
@@ -139,6 +135,12 @@ impl Actor {
         run.waiters.retain(|w| !w.is_closed());
         run.waiters.push(waiter);
         Some(ended)
+    }
+
+    pub(super) fn add_waiters(&mut self, waiters: Vec<oneshot::Sender<RunOutcome>>) {
+        if let Some(run) = &mut self.run {
+            run.waiters.extend(waiters);
+        }
     }
 
     pub(super) fn outcome_of(&self, run_id: &str) -> Option<RunOutcome> {
@@ -179,9 +181,7 @@ impl Actor {
     }
 
     pub fn continue_run(&mut self) -> Result<Started, ApiError> {
-        if self.run.is_some() {
-            return Err(self.busy("wait for the run, or abort it"));
-        }
+        self.check_quiet()?;
         self.check_writable()?;
         if self.log.leaf().is_none() {
             return Err(ApiError::new(ErrorKind::InvalidEntry, "There is nothing to continue: prompt it instead."));
@@ -213,7 +213,13 @@ impl Actor {
         {
             return None;
         }
-        let shells = run_id.is_none() && self.cancel_shells();
+        let mut shells = run_id.is_none() && self.cancel_shells();
+        if run_id.is_none()
+            && let Some(work) = &self.work
+        {
+            work.cancel.cancel();
+            shells = true;
+        }
         let ended = self.when_run_ends();
         self.abort_run();
         match ended {
@@ -228,6 +234,9 @@ impl Actor {
 
     pub(super) fn abort_all(&mut self) {
         self.cancel_shells();
+        if let Some(work) = &self.work {
+            work.cancel.cancel();
+        }
         self.abort_run();
     }
 

@@ -17,8 +17,8 @@ use super::Actor;
 use super::host::{Output, progress};
 use super::write::Draft;
 use crate::session::Pending;
-use crate::tool::shell::{CommandError, CommandOutcome, run_command};
-use crate::tool::{ToolContext, jobs::Jobs};
+
+use crate::tool::{CommandError, CommandOutcome, ToolContext, jobs::Jobs, run_command};
 
 /// Commands of persons that run in one session at a time.
 const MAX_SHELLS: usize = 16;
@@ -72,7 +72,7 @@ impl Actor {
             EventBody::ToolStart {
                 tool_call_id: entry_id.clone(),
                 tool_name: "bash".into(),
-                title: crate::text::one_line(&order.command),
+                title: crate::text::one_line(&order.command, 200),
                 arguments: [("command".to_owned(), json!(order.command))].into_iter().collect(),
                 locations: vec![],
             },

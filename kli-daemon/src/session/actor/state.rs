@@ -1,8 +1,10 @@
 //! What a session shows of itself.
 
 use futures_util::future::FutureExt;
-use kli_protocol::api::{EventBody, GetContextParams, GetContextResult, RunSnapshot, SessionInfo, SessionState, Status, SubscribeParams};
 use kli_protocol::ApiError;
+use kli_protocol::api::{
+    EventBody, GetContextParams, GetContextResult, RunSnapshot, SessionInfo, SessionState, Status, SubscribeParams,
+};
 use kli_protocol::record::Entry;
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -56,8 +58,10 @@ impl Actor {
             options: self.branch.options.clone(),
             mode: self.mode,
             trusted: false,
-            interrupted: self.run.is_none() && self.with_window(Window::is_interrupted).unwrap_or_default(),
-            queue: self.queue.shown(),
+            interrupted: self.run.is_none()
+                && self.work.is_none()
+                && self.with_window(Window::is_interrupted).unwrap_or_default(),
+            queue: self.shown_queue(),
             pending_approvals: self.approvals.pending(),
             usage: self.log.facts().usage,
             context: self.context_use(),
@@ -139,7 +143,7 @@ impl Actor {
     /// Says what goes on, to lists and to those who follow.
     pub(super) fn refresh_status(&mut self) {
         let status = match &self.run {
-            None => self.idle_status(),
+            None => self.work.as_ref().map_or_else(|| self.idle_status(), |work| work.status),
             Some(_) if !self.approvals.is_empty() => Status::WaitingForApproval,
             Some(run) if run.retrying => Status::Retrying,
             Some(run) if run.compacting => Status::Compacting,
@@ -189,7 +193,7 @@ impl Actor {
 
     /// Says good-bye, unless something goes on.
     pub fn close_for_delete(&mut self) -> Result<(), ApiError> {
-        if self.run.is_some() || !self.shells.is_empty() {
+        if self.run.is_some() || self.work.is_some() || !self.shells.is_empty() {
             return Err(self.busy("abort what goes on, then delete it"));
         }
         self.publish(EventBody::SessionDeleted {});

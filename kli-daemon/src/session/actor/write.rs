@@ -1,9 +1,7 @@
 //! Appending records, and telling of them.
 
 use kli_protocol::api::{Event, EventBody};
-use kli_protocol::record::{
-    Body, Entry, ModelChange, OptionChange, Record, SessionInfoRecord, ThinkingLevelChange,
-};
+use kli_protocol::record::{Body, Entry, ModelChange, OptionChange, Record, SessionInfoRecord, ThinkingLevelChange};
 use kli_protocol::{ApiError, ErrorKind};
 
 use super::Actor;
@@ -134,13 +132,7 @@ impl Actor {
     }
 
     pub(super) fn publish_for(&mut self, run_id: Option<String>, body: EventBody) {
-        let mut event = Event {
-            seq: None,
-            session_id: Some(self.id.to_string()),
-            time: self.deps.now(),
-            run_id,
-            body,
-        };
+        let mut event = Event { seq: None, session_id: Some(self.id.to_string()), time: self.deps.now(), run_id, body };
         self.reserve_number();
         let published: Published = self.hub.publish(&mut event);
         if let Some(events) = &mut self.events

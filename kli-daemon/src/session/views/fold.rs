@@ -111,8 +111,7 @@ fn runs(log: &Log, nodes: &[Ix], leaf: Option<Ix>) -> Vec<Shown> {
             *below.entry(parent).or_default() += 1;
         }
     }
-    let alone =
-        |ix: Ix| Some(ix) == leaf || labelled.contains(&ix) || below.get(&ix).copied().unwrap_or_default() > 1;
+    let alone = |ix: Ix| Some(ix) == leaf || labelled.contains(&ix) || below.get(&ix).copied().unwrap_or_default() > 1;
     let mut runs: Vec<Shown> = vec![];
     // The run whose last node this is.
     let mut open: HashMap<Ix, usize> = HashMap::new();
