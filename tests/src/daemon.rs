@@ -139,8 +139,12 @@ impl Finished {
 impl Daemon {
     /// The command that starts it in the foreground.
     pub fn command(&self) -> Command {
+        self.command_on(&self.socket)
+    }
+
+    fn command_on(&self, socket: &Path) -> Command {
         let mut command = Command::new(binary::daemon());
-        command.args(["--foreground", "--socket"]).arg(&self.socket);
+        command.args(["--foreground", "--socket"]).arg(socket);
         if let Some(directory) = &self.session_dir {
             command.arg("--session-dir").arg(directory);
         }
@@ -283,12 +287,16 @@ impl Daemon {
         finish(self.kli_command(work_dir, args), input)
     }
 
-    /// A second daemon's command line on the same place, run to its end.
+    /// Another daemon of the same place, which is expected to end by itself.
     #[track_caller]
-    pub fn run_second(&self, change: impl FnOnce(&mut Command)) -> Finished {
-        let mut command = self.command();
-        change(&mut command);
-        finish(command, "")
+    pub fn run_second(&self) -> Finished {
+        self.run_on(&self.socket)
+    }
+
+    /// The same, on another socket.
+    #[track_caller]
+    pub fn run_on(&self, socket: &Path) -> Finished {
+        finish(self.command_on(socket), "")
     }
 }
 

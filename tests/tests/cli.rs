@@ -63,7 +63,7 @@ fn exit_codes() {
     for usage in [&["--no-such-flag"][..], &["fork"], &["rpc"], &["-p", "x", "--output", "yaml"]] {
         assert_eq!(kli(&p, usage).code, Some(2), "{usage:?}");
     }
-    assert_eq!(kli(&p, &["show", "no-such-entry"]).code, Some(1));
+    assert_eq!(kli(&p, &["show", "--entry", "no-such-entry"]).code, Some(1));
     assert_eq!(kli(&p, &["rpc", "getSession", r#"{"sessionId":"nobody"}"#]).code, Some(1));
     kli(&p, &["--help"]).success();
 }
@@ -100,7 +100,7 @@ fn commands_for_scripts() {
     assert!(!tree.contains('\u{1b}'), "plain when piped: {tree}");
     let mut session = Session::attach(&p.daemon, &id);
     let second = session.newest_prompt();
-    assert!(kli(&p, &["show", &second]).success().stdout.contains("second question"));
+    assert!(kli(&p, &["show", "--entry", &second]).success().stdout.contains("second question"));
     kli(&p, &["label", &second, "here"]).success();
     assert_eq!(session.labels()[&second], "here");
     assert!(kli(&p, &["tree"]).success().stdout.contains("here"));
