@@ -9,7 +9,7 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::{Client, ModelServer, PATIENCE, binary, fixtures, process};
 
@@ -165,8 +165,7 @@ impl Daemon {
         let running = watch(child);
         let mut pause = Duration::from_millis(1);
         loop {
-            let answer = Client::connect(&self.socket).ok().map(|mut client| client.try_call("ping", &json!({})));
-            if let Some(Ok(_)) = answer {
+            if Client::connect(&self.socket).ok().and_then(|mut client| client.ping()).is_some() {
                 self.running = Some(running);
                 return started.elapsed();
             }

@@ -59,7 +59,7 @@ fn twenty_at_once() {
     assert!(kli_tests::poll(kli_tests::PATIENCE, || {
         owner = kli_tests::Client::connect(&socket)
             .ok()
-            .and_then(|mut client| client.try_call("ping", &json!({})).ok())
+            .and_then(|mut client| client.ping())
             .and_then(|ping| ping["pid"].as_u64());
         owner.is_some()
     }));
