@@ -4,10 +4,13 @@
 //! provider's prompt cache lives on that), and a [`Decoder`], which feeds the [`Assembler`] that all formats
 //! share. Sending, waiting and HTTP status codes are left to [`crate::provider`].
 
+pub mod anthropic;
 mod arguments;
 mod assembler;
 pub mod failure;
+pub mod google;
 pub mod openai_chat;
+pub mod openai_responses;
 mod quirks;
 #[cfg(test)]
 mod tests;
@@ -102,14 +105,20 @@ impl Failure {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Api {
     OpenaiChat,
+    OpenaiResponses,
+    Anthropic,
+    Google,
 }
 
 impl Api {
-    pub const ALL: [Api; 1] = [Api::OpenaiChat];
+    pub const ALL: [Api; 4] = [Api::OpenaiChat, Api::OpenaiResponses, Api::Anthropic, Api::Google];
 
     pub fn name(self) -> &'static str {
         match self {
             Api::OpenaiChat => "openai-chat",
+            Api::OpenaiResponses => "openai-responses",
+            Api::Anthropic => "anthropic",
+            Api::Google => "google",
         }
     }
 
@@ -121,6 +130,9 @@ impl Api {
     pub fn dialect(self) -> &'static dyn Dialect {
         match self {
             Api::OpenaiChat => &openai_chat::OpenaiChat,
+            Api::OpenaiResponses => &openai_responses::OpenaiResponses,
+            Api::Anthropic => &anthropic::Anthropic,
+            Api::Google => &google::Google,
         }
     }
 }

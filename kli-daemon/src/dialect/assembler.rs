@@ -124,8 +124,14 @@ impl Assembler {
             return;
         }
         self.bytes += signature.len();
+        let held = std::mem::take(&mut slot.held);
         let index = self.open(slot, || Part::Thinking(ThinkingBlock::default()));
         if let Some(Part::Thinking(block)) = self.parts.get_mut(index) {
+            if !held.is_empty() {
+                // Blank, but signed as it is.
+                block.thinking.push_str(&held);
+                self.events.push(StreamEvent::Thinking { index: number(index), delta: held });
+            }
             block.thinking_signature.get_or_insert_default().push_str(signature);
         }
     }
