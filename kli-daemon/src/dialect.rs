@@ -126,6 +126,17 @@ impl Api {
         Api::ALL.into_iter().find(|api| api.name() == name)
     }
 
+    /// Whether `name` is this format, also as pi's files spell it: their signatures are the same as ours.
+    pub fn is_called(self, name: &str) -> bool {
+        let in_pi = match self {
+            Api::OpenaiChat => "openai-completions",
+            Api::OpenaiResponses => "openai-responses",
+            Api::Anthropic => "anthropic-messages",
+            Api::Google => "google-generative-ai",
+        };
+        name == self.name() || name == in_pi
+    }
+
     /// The two halves of this format.
     pub fn dialect(self) -> &'static dyn Dialect {
         match self {

@@ -98,6 +98,11 @@ impl Assembler {
         self.bytes
     }
 
+    /// Counts what a decoder keeps beside the reply.
+    pub fn grow(&mut self, bytes: usize) {
+        self.bytes += bytes;
+    }
+
     pub fn is_empty(&self) -> bool {
         self.parts.is_empty()
     }
@@ -174,6 +179,7 @@ impl Assembler {
             n += 1;
             unique = format!("{id}_{n}");
         }
+        self.bytes += id.len();
         if let Some(call) = self.call_mut(slot) {
             call.id = unique;
         }
@@ -191,6 +197,7 @@ impl Assembler {
         } else {
             call.name.push_str(piece);
         }
+        self.bytes += piece.len();
     }
 
     pub fn call_arguments(&mut self, slot: CallSlot, delta: &str) {

@@ -135,7 +135,7 @@ fn bash_text(bash: &BashExecution) -> String {
 }
 
 fn is_own(message: &AssistantMessage, model: &ModelInfo, api: Api) -> bool {
-    message.provider == model.provider && message.model == model.model_id && message.api == api.name()
+    message.provider == model.provider && message.model == model.model_id && api.is_called(&message.api)
 }
 
 fn parts_of<'a>(content: &'a Content, images: bool) -> Vec<Part<'a>> {

@@ -49,7 +49,9 @@ fn thinking(request: &Request, quirks: Quirks, body: &mut Map<String, Value>) ->
     let Some(level) = quirks::effort(&request.model, asked) else { return request.model.reasoning };
     let off = level == "off";
     let (key, value) = match quirks.thinking {
-        Thinking::Effort => ("reasoning_effort", json!(if off { "none" } else { level })),
+        // A server that does not know "none" refuses the request; left out, it does as it likes.
+        Thinking::Effort { none: false } if off => return true,
+        Thinking::Effort { .. } => ("reasoning_effort", json!(if off { "none" } else { level })),
         Thinking::Reasoning if off => ("reasoning", json!({ "enabled": false })),
         Thinking::Reasoning => ("reasoning", json!({ "effort": level })),
         Thinking::Switch => ("thinking", json!({ "type": if off { "disabled" } else { "enabled" } })),

@@ -14,7 +14,8 @@ const WIDTH: usize = 140;
 pub fn summarise(request: &Request) -> Option<String> {
     let Some(Message::User(newest)) = request.messages.last().map(AsRef::as_ref) else { return None };
     let asked = newest.content.text();
-    if !asks(&asked) && !(request.tools.is_empty() && asks_by_system(&request.system_prompt)) {
+    let by_system = request.tools.is_empty() && asks_by_system(&request.system_prompt);
+    if !asks(&asked) && !by_system {
         return None;
     }
     let before = request.messages.len() - 1;
