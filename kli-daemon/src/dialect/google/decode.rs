@@ -82,7 +82,6 @@ impl GeminiDecoder {
     fn stop(&mut self, reason: &str, message: Option<&str>) -> Result<(), Failure> {
         match reason {
             "FINISH_REASON_UNSPECIFIED" => return Ok(()),
-            "STOP" => {}
             "MAX_TOKENS" => self.reply.cut_off(),
             "MALFORMED_FUNCTION_CALL"
             | "UNEXPECTED_TOOL_CALL"
@@ -95,7 +94,11 @@ impl GeminiDecoder {
                     format!("The model's reply came to nothing ({why})."),
                 ));
             }
-            _ => self.reply.refused(format!("The provider stopped the reply ({reason}).")),
+            "SAFETY" | "RECITATION" | "LANGUAGE" | "BLOCKLIST" | "PROHIBITED_CONTENT" | "SPII" => {
+                self.reply.refused(format!("The provider stopped the reply ({reason})."));
+            }
+            // Servers that speak the format have words of their own for an ordinary end.
+            _ => {}
         }
         self.stopped = true;
         Ok(())

@@ -78,6 +78,7 @@ fn ends() {
     }
     let text = parts(json!([{ "text": "hi" }]));
     check(&[text.clone(), stop("STOP")], StopReason::Stop, false, None);
+    check(&[text.clone(), stop("FUNCTION_CALL")], StopReason::Stop, false, None);
     check(&[text.clone(), stop("MAX_TOKENS")], StopReason::Length, false, None);
     check(&[text.clone(), stop("SAFETY")], StopReason::Stop, true, None);
     check(&[json!({ "promptFeedback": { "blockReason": "OTHER" } })], StopReason::Stop, true, None);

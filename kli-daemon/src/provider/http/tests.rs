@@ -1,5 +1,7 @@
 //! Faults of a server, from a loopback one that says byte for byte what a case gives it.
 
+mod independent;
+
 use std::collections::BTreeMap;
 
 use kli_protocol::api::ModelInfo;
