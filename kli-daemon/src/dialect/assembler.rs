@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use kli_protocol::api::ModelInfo;
+use kli_protocol::api::{ModelInfo, RunErrorKind};
 use kli_protocol::record::{
     AssistantMessage, Block, Content, StopReason, TextBlock, ThinkingBlock, ToolCallBlock, Usage,
 };
@@ -278,6 +278,13 @@ impl Assembler {
             (_, true) if self.refusal.is_none() => StopReason::ToolUse,
             _ => StopReason::Stop,
         };
+        let window = self.start.model.context_window;
+        let read = self.usage.input.saturating_add(self.usage.cache_read);
+        if window > 0 && read > window {
+            // Some servers cut the beginning off without a word, and answer to the rest.
+            let what = format!("The conversation is too long for this model ({read} tokens, its window has {window}).");
+            return self.fail(Failure::fatal(RunErrorKind::ContextOverflow, what), StopReason::Error, events);
+        }
         let refusal = self.refusal.take();
         events.push(StreamEvent::Done(Box::new(self.message(stop, refusal, Calls::All))));
         events
@@ -285,7 +292,11 @@ impl Assembler {
 
     /// The end of a reply that failed.
     pub fn failed(&mut self, failure: Failure, stop: StopReason) -> Vec<StreamEvent> {
-        let mut events = self.take_events();
+        let events = self.take_events();
+        self.fail(failure, stop, events)
+    }
+
+    fn fail(&mut self, failure: Failure, stop: StopReason, mut events: Vec<StreamEvent>) -> Vec<StreamEvent> {
         let error = (stop == StopReason::Error).then(|| failure.message.clone());
         let partial = Box::new(self.message(stop, error, Calls::Whole));
         events.push(StreamEvent::Failed { failure, partial });

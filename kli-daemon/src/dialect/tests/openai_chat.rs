@@ -187,6 +187,15 @@ fn a_refusal_is_an_end_with_a_reason() {
 }
 
 #[test]
+fn more_was_read_than_the_window_holds() {
+    for (tokens, failure) in [(200_000, None), (200_001, Some((RunErrorKind::ContextOverflow, false)))] {
+        let usage = json!({ "choices": [], "usage": { "prompt_tokens": tokens, "completion_tokens": 1 } });
+        let reply = play(&format!("data: {usage}\n\ndata: [DONE]\n\n"));
+        assert_eq!(reply.failure.map(|f| (f.kind, f.retryable)), failure, "{tokens}");
+    }
+}
+
+#[test]
 fn usage_and_price() {
     fn check(usage: Value, expected: [u64; 4]) {
         let stream = format!("data: {}\n\ndata: [DONE]\n\n", json!({ "choices": [], "usage": usage }));
