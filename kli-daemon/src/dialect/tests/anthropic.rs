@@ -181,3 +181,12 @@ fn roles_alternate_and_the_person_has_the_first_and_the_last_word() {
     let roles: Vec<&str> = body["messages"].as_array().unwrap().iter().map(|m| m["role"].as_str().unwrap()).collect();
     assert_eq!(roles, ["user", "assistant", "user", "assistant", "user"]);
 }
+
+#[test]
+fn thinking_from_a_file_of_pi_is_kept() {
+    let said = json!({ "role": "assistant", "api": "anthropic-messages", "provider": "anthropic", "model": "claude", "content": [
+        { "type": "thinking", "thinking": "hm", "thinkingSignature": "sig" }, { "type": "text", "text": "a" }] });
+    let messages = json!([{ "role": "user", "content": "go" }, said, { "role": "user", "content": "on" }]);
+    let body = encode(Api::Anthropic, URL, &request(model("anthropic", "claude"), messages));
+    assert_eq!(body["messages"][1]["content"][0]["signature"], "sig");
+}

@@ -185,6 +185,27 @@ fn check_valid(api: Api, body: &Value) {
     assert!(open.is_empty(), "{}: {open:?} unanswered", api.name());
 }
 
+/// Stored conversations of the failure list, without the messages that a context leaves out.
+#[test]
+fn of_the_failure_list() {
+    for file in
+        ["F048-duplicate-call-id-across-turns.jsonl", "F108-cross-model-thinking.jsonl", "F116-empty-assistant.jsonl"]
+    {
+        let Some(text) = failure_case(file) else { continue };
+        let records = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+        let mut messages: Vec<Value> = records.filter_map(|record| record.get("message").cloned()).collect();
+        messages.retain(|message| message["stopReason"] != "error");
+        messages.push(json!({ "role": "user", "content": "go" }));
+        for api in Api::ALL {
+            for model in [model("anthropic", "model-B"), model("p", "m")] {
+                let body = encode(api, "https://api.anthropic.com", &request(model, Value::Array(messages.clone())));
+                check_valid(api, &body);
+                assert!(!body.to_string().contains("c2ln"), "{file}: a signature of another model");
+            }
+        }
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
 

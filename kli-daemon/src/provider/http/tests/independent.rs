@@ -5,6 +5,8 @@
 //! npx aimock -p 4010 -f kli-daemon/src/provider/http/tests/aimock.json &
 //! KLI_MOCK_URL=http://127.0.0.1:4010 cargo test -p kli-daemon --lib independent
 //! ```
+//!
+//! `KLI_LLAMA_URL` names a llama.cpp server with a window of 2,048 tokens, for a real if very small model.
 
 use kli_protocol::api::ToolDescription;
 use kli_protocol::record::{Content, ToolResultMessage};
@@ -13,8 +15,12 @@ use serde_json::json;
 use super::*;
 
 fn providers() -> Vec<(Api, HttpProvider)> {
-    let Ok(url) = std::env::var("KLI_MOCK_URL") else {
-        eprintln!("skipped: KLI_MOCK_URL is not set");
+    providers_at("KLI_MOCK_URL")
+}
+
+fn providers_at(variable: &str) -> Vec<(Api, HttpProvider)> {
+    let Ok(url) = std::env::var(variable) else {
+        eprintln!("skipped: {variable} is not set");
         return Vec::new();
     };
     let at = |api: Api| match api {
@@ -122,5 +128,16 @@ async fn errors() {
             let failure = answer(&provider, ask(vec![user(prompt)])).await.unwrap_err();
             assert_eq!((failure.kind, failure.retryable), (kind, retryable), "{}: {}", api.name(), failure.message);
         }
+    }
+}
+
+#[tokio::test]
+async fn a_real_small_model() {
+    for (api, provider) in providers_at("KLI_LLAMA_URL").into_iter().filter(|(api, _)| *api != Api::Google) {
+        let plain = |prompt: String| Request { tools: Arc::new([]), max_tokens: Some(24), ..ask(vec![user(prompt)]) };
+        let message = answer(&provider, plain("Say hello.".into())).await.unwrap();
+        assert!(!message.content.is_blank() && message.usage.output > 0, "{}: {message:?}", api.name());
+        let failure = answer(&provider, plain("word ".repeat(4_000))).await.unwrap_err();
+        assert_eq!(failure.kind, RunErrorKind::ContextOverflow, "{}: {}", api.name(), failure.message);
     }
 }
