@@ -15,6 +15,7 @@ mod io;
 mod limits;
 mod listener;
 mod module;
+pub mod openrpc;
 mod serve;
 mod turn;
 

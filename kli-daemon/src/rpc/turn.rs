@@ -194,7 +194,9 @@ mod tests {
         let (open, before) = lanes.enter(Lane::Opening);
         assert_eq!(before.len(), 2);
         assert_eq!(lanes.enter(session("c")).1.len(), 1);
-        (a.done(), b.done(), open.done());
+        for turn in [a, b, open] {
+            turn.done();
+        }
         assert!(before.iter().all(CancellationToken::is_cancelled));
         assert!(lanes.enter(session("d")).1.is_empty());
     }
