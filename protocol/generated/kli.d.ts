@@ -795,7 +795,7 @@ export interface Methods {
   /** Exactly what the next request would send. */
   "getContext": { params: { sessionId: string; leafId?: string | null; limit?: number | null; cursor?: string | null; }; result: GetContextResult };
   /** Moves the leaf. */
-  "navigateTree": { params: { sessionId: string; entryId?: string | null; summarize?: boolean | null; instructions?: string | null; label?: string | null; position?: Position | null; leafId?: string | null; }; result: NavigateTreeResult };
+  "navigateTree": { params: { sessionId: string; entryId: string | null; summarize?: boolean | null; instructions?: string | null; label?: string | null; position?: Position | null; leafId?: string | null; }; result: NavigateTreeResult };
   /** Makes a new session whose branch ends at or before an entry. */
   "fork": { params: { sessionId: string; entryId: string; position?: Position | null; newSessionId?: string | null; name?: string | null; workDir?: string | null; }; result: ForkResult };
   /** Makes a new session with the same branch. */
@@ -805,7 +805,7 @@ export interface Methods {
   /** The prompts of the branch, newest first. */
   "getForkMessages": { params: { sessionId: string; limit?: number | null; cursor?: string | null; }; result: GetForkMessagesResult };
   /** A person's name for an entry; null clears it. */
-  "setLabel": { params: { sessionId: string; entryId: string; label?: string | null; }; result: SetLabelResult };
+  "setLabel": { params: { sessionId: string; entryId: string; label: string | null; }; result: SetLabelResult };
   /** Replaces older history by a summary in what the model sees. */
   "compact": { params: { sessionId: string; instructions?: string | null; leafId?: string | null; }; result: CompactResult };
   /** Appends an extension's data (`custom`) or message (`custom_message`). */

@@ -9,7 +9,7 @@ mod typescript;
 use std::sync::OnceLock;
 
 use kli_protocol::api::{self, Method, Order, Visitor, param_names, visit_methods};
-use kli_protocol::{ErrorKind, PROTOCOL_VERSION};
+use kli_protocol::{ErrorKind, PROTOCOL_VERSION, decode_params};
 use schemars::generate::{SchemaGenerator, SchemaSettings};
 use serde_json::{Map, Value, json};
 
@@ -147,8 +147,13 @@ struct Maker {
 impl Visitor for Maker {
     fn method<M: Method>(&mut self) {
         let mut params = <M::Params as schemars::JsonSchema>::json_schema(&mut self.params).to_value();
-        let required = params.get("required").cloned().unwrap_or_default();
-        let is_required = |name: &str| required.as_array().is_some_and(|names| names.iter().any(|n| n == name));
+        let example = self.example("methods", M::NAME).and_then(|example| example.get("params")).cloned();
+        // Of a parameter that must be given and may be null the schema says that it may be left out.
+        let is_required = |name: &str| {
+            let mut without = example.clone().unwrap_or_default();
+            let given = without.as_object_mut().is_some_and(|params| params.remove(name).is_some());
+            given && decode_params::<M::Params>(Some(&without.to_string())).is_err()
+        };
         let described: Vec<Value> = param_names::<M::Params>()
             .iter()
             .map(|name| {

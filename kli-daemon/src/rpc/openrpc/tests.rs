@@ -70,16 +70,26 @@ fn every_reference_of_the_document_leads_somewhere() {
     walk(document(), document());
 }
 
+/// The first parameters of a method, `!` after those that must be given.
+#[track_caller]
+fn check_params(method: &str, want: &[&str]) {
+    let methods = document()["methods"].as_array().unwrap();
+    let params = methods.iter().find(|described| described["name"] == method).unwrap()["params"].as_array().unwrap();
+    let got: Vec<String> = params
+        .iter()
+        .take(want.len())
+        .map(|param| format!("{}{}", param["name"].as_str().unwrap(), if param["required"] == true { "!" } else { "" }))
+        .collect();
+    assert_eq!(got, want, "{method}");
+}
+
 #[test]
 fn parameters_come_in_the_order_of_the_contract() {
-    let prompt = document()["methods"].as_array().unwrap().iter().find(|method| method["name"] == "prompt").unwrap();
-    let params: Vec<(&str, bool)> = prompt["params"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|param| (param["name"].as_str().unwrap(), param["required"].as_bool().unwrap()))
-        .collect();
-    assert_eq!(params[..3], [("sessionId", true), ("text", true), ("images", false)]);
+    check_params("prompt", &["sessionId!", "text!", "images"]);
+    check_params("navigateTree", &["sessionId!", "entryId!", "summarize"]);
+    check_params("setLabel", &["sessionId!", "entryId!", "label!"]);
+    check_params("subscribe", &["sessionId", "after", "types"]);
+    check_params("createSession", &["workDir!", "sessionId"]);
 }
 
 /// A line for each method.
