@@ -81,7 +81,10 @@ async fn main() {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     }
-    let missed = compare(&echo, &socket).await;
+    let mut missed = compare(&echo, &socket).await;
+    let pid = servers.last().and_then(tokio::process::Child::id).unwrap();
+    missed |= hostile(&socket, pid).await;
+    missed |= come_and_go(&socket, pid).await;
     for mut server in servers {
         server.kill().await.unwrap();
     }
@@ -116,6 +119,87 @@ async fn compare(echo: &Path, socket: &Path) -> bool {
         }
     }
     missed
+}
+
+/// How a healthy client fares beside idle, slow, huge, deaf and dying ones. Whether it is worse than promised.
+async fn hostile(socket: &Path, pid: u32) -> bool {
+    let (quiet, before) = (p99(socket).await, memory(pid));
+    let mut idle = Vec::new();
+    for _ in 0..200 {
+        idle.push(UnixStream::connect(socket).await.unwrap());
+    }
+    let mut others = tokio::task::JoinSet::new();
+    for _ in 0..50 {
+        let mut client = UnixStream::connect(socket).await.unwrap();
+        others.spawn(async move {
+            for byte in PING.bytes().cycle() {
+                client.write_all(&[byte]).await.unwrap();
+                tokio::time::sleep(Duration::from_secs(1)).await;
+            }
+        });
+    }
+    let mut huge = UnixStream::connect(socket).await.unwrap();
+    others.spawn(async move {
+        for _ in 0..200 {
+            huge.write_all(&vec![b'x'; 1 << 20]).await.unwrap();
+        }
+    });
+    let mut deaf = UnixStream::connect(socket).await.unwrap();
+    others.spawn(async move {
+        loop {
+            deaf.write_all(format!("{PING}\n").as_bytes()).await.unwrap();
+        }
+    });
+    let path = socket.to_owned();
+    others.spawn(async move {
+        loop {
+            let mut dying = UnixStream::connect(&path).await.unwrap();
+            dying.write_all(&PING.as_bytes()[..20]).await.unwrap();
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    });
+    let (pressed, after) = (p99(socket).await, memory(pid));
+    others.shutdown().await;
+    println!("p99 of a healthy client: {quiet:.0} µs quiet, {pressed:.0} µs beside hostile ones (at most 3 times)");
+    println!("memory of the server: {before} KiB before, {after} KiB after");
+    pressed > 3.0 * quiet || after > before + (64 << 10)
+}
+
+/// Whether connections that come and go leave something behind.
+async fn come_and_go(socket: &Path, pid: u32) -> bool {
+    let descriptors = || std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap().count();
+    let round = async || Client::open(Way::Lines, socket).await.trip().await;
+    for _ in 0..1000 {
+        round().await;
+    }
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    let before = (memory(pid), descriptors());
+    for _ in 0..10_000 {
+        round().await;
+    }
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    let after = (memory(pid), descriptors());
+    println!("(KiB, descriptors) before and after 10,000 connections: {before:?} {after:?}");
+    after.1 > before.1 || after.0 > before.0 + 1024
+}
+
+async fn p99(socket: &Path) -> f64 {
+    let mut client = Client::open(Way::Lines, socket).await;
+    let (mut times, end) = (Vec::new(), Instant::now() + Duration::from_secs(2));
+    while Instant::now() < end {
+        let begin = Instant::now();
+        client.trip().await;
+        times.push(begin.elapsed());
+    }
+    times.sort_unstable();
+    times[times.len() * 99 / 100].as_secs_f64() * 1e6
+}
+
+/// Resident, in KiB.
+fn memory(pid: u32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse().unwrap()
 }
 
 fn server(path: &Path, stop: CancellationToken) -> impl Future<Output = ()> + Send + use<> {
