@@ -41,7 +41,7 @@ pub(super) fn register_all(module: &mut Module<Context>) {
             memory_bytes: resident_bytes(),
         })
     });
-    register::<api::Discover, _, _>(module, |_, _, _| async { Ok(crate::rpc::openrpc::document()) });
+    register::<api::Discover, _, _>(module, |_, _, _| async { Ok(crate::rpc::openrpc::document().clone()) });
     register::<api::ListModels, _, _>(module, |context, _, _| async move {
         let models = context.registry.deps.models();
         Ok(ListModelsResult { models: models.list(), default: models.default_model() })
