@@ -1,5 +1,7 @@
 //! The `kli` program against a fake daemon: what it prints, and how it ends.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
+
 #[path = "../src/fake.rs"]
 mod fake;
 

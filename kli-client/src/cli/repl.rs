@@ -208,6 +208,9 @@ impl Repl {
             }
             Happening::Input(Input::Line(line)) => {
                 self.leaving = false;
+                if self.terminal {
+                    self.render.entered();
+                }
                 self.line(line).await
             }
             Happening::Input(Input::Interrupt) if self.is_busy() => self.interrupt().await,

@@ -57,6 +57,11 @@ impl Render {
         format!("{start}{line}\n")
     }
 
+    /// The person ended the line that the cursor stood in.
+    pub fn entered(&mut self) {
+        self.mid_line = false;
+    }
+
     /// What brings the cursor to the left edge.
     pub fn fresh(&mut self) -> String {
         self.fresh_line()
