@@ -217,13 +217,15 @@ async fn read_until(from: &mut (impl AsyncReadExt + Unpin), out: &mut String, te
     let reading = async {
         let mut piece = [0; 1024];
         while !out.contains(text) {
-            match from.read(&mut piece).await.unwrap() {
+            // A terminal whose other side has gone is an error, not an end.
+            match from.read(&mut piece).await.unwrap_or(0) {
                 0 => panic!("it ended before {text:?}: {out}"),
                 n => out.push_str(&String::from_utf8_lossy(&piece[..n])),
             }
         }
     };
-    tokio::time::timeout(Duration::from_secs(20), reading).await.unwrap_or_else(|_| panic!("no {text:?}"));
+    let done = tokio::time::timeout(Duration::from_secs(20), reading).await;
+    assert!(done.is_ok(), "no {text:?}: {out}");
 }
 
 #[tokio::test]
@@ -275,4 +277,98 @@ async fn another_machine_is_reached_by_ssh() {
     let out = ended(child).await;
     assert_eq!(out.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&out.stderr).contains("closed the connection at once"));
+}
+
+/// A terminal of its own for a child, and our end of it.
+fn terminal(command: &mut Command, columns: u16) -> std::fs::File {
+    use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+    let ours = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+    grantpt(&ours).unwrap();
+    unlockpt(&ours).unwrap();
+    let size = rustix::termios::Winsize { ws_row: 40, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
+    rustix::termios::tcsetwinsize(&ours, size).unwrap();
+    let name = ptsname(&ours, Vec::new()).unwrap().into_string().unwrap();
+    let theirs = std::fs::File::options().read(true).write(true).open(name).unwrap();
+    command.env("TERM", "xterm").env("NO_COLOR", "1");
+    command.stdin(theirs.try_clone().unwrap()).stdout(theirs.try_clone().unwrap()).stderr(theirs);
+    // SAFETY: both calls are async-signal-safe.
+    unsafe {
+        command.pre_exec(|| {
+            rustix::process::setsid()?;
+            Ok(rustix::process::ioctl_tiocsctty(rustix::stdio::stdin())?)
+        });
+    }
+    std::fs::File::from(ours)
+}
+
+#[tokio::test]
+async fn at_a_terminal_lines_are_edited_runs_are_steered_and_interrupts_abort() {
+    let run = |event: Value| {
+        let mut event = event;
+        event["runId"] = "r1".into();
+        event
+    };
+    let fake = Fake::start(move |method, params| match method {
+        "prompt" => Some(Reply::Run(
+            vec![
+                run(json!({"type": "runStart", "entryId": "e1"})),
+                run(json!({"type": "textDelta", "messageId": "m1", "index": 0, "delta": "thinking aloud \u{1b}[2J"})),
+            ],
+            json!({"runId": "r1", "queued": false, "entryId": "e1"}),
+        )),
+        "steer" => {
+            assert_eq!(params["text"], "be quick");
+            Some(Reply::Result(json!({"runId": "r1", "queued": true})))
+        }
+        "abort" => Some(Reply::Run(
+            vec![run(json!({"type": "runEnd", "stopReason": "aborted", "usage": fake::usage()}))],
+            json!({"aborted": true}),
+        )),
+        "getBranch" => Some(Reply::Result(json!({"entries": []}))),
+        _ => None,
+    });
+    let mut command = kli(&fake, &["--continue"]);
+    let ours = terminal(&mut command, 100);
+    let child = command.spawn().unwrap();
+    drop(command);
+    let mut screen = tokio::fs::File::from_std(ours.try_clone().unwrap());
+    let keys = |text: &str| std::io::Write::write_all(&mut &ours, text.as_bytes()).unwrap();
+    let mut out = String::new();
+    read_until(&mut screen, &mut out, "> ").await;
+    keys("hellp\u{8}o\r");
+    read_until(&mut screen, &mut out, "thinking aloud \u{241b}[2J").await;
+    assert_eq!(fake.calls("prompt")[0]["text"], "hello");
+    keys("be quick\n");
+    read_until(&mut screen, &mut out, "queued").await;
+    keys("\u{3}");
+    read_until(&mut screen, &mut out, "aborted").await;
+    out.clear();
+    read_until(&mut screen, &mut out, "> ").await;
+    // Another client is heard above the line that is being typed.
+    keys("not yet sent");
+    read_until(&mut screen, &mut out, "not yet sent").await;
+    fake.publish(json!({"type": "modeChanged", "mode": "auto"}));
+    read_until(&mut screen, &mut out, "mode: auto").await;
+    keys("\u{3}");
+    read_until(&mut screen, &mut out, "Ctrl-C again").await;
+    keys("\u{3}");
+    let out = ended(child).await;
+    assert_eq!(out.status.code(), Some(0));
+    assert_eq!(fake.calls("prompt").len(), 1);
+}
+
+#[tokio::test]
+async fn a_terminal_without_a_width_takes_plain_lines() {
+    let fake = answering();
+    let mut command = kli(&fake, &[]);
+    let ours = terminal(&mut command, 0);
+    let child = command.spawn().unwrap();
+    drop(command);
+    let mut screen = tokio::fs::File::from_std(ours.try_clone().unwrap());
+    let mut out = String::new();
+    read_until(&mut screen, &mut out, "> ").await;
+    std::io::Write::write_all(&mut &ours, b"hi\n").unwrap();
+    read_until(&mut screen, &mut out, "you said: hi").await;
+    std::io::Write::write_all(&mut &ours, b"\x04").unwrap();
+    assert_eq!(ended(child).await.status.code(), Some(0));
 }

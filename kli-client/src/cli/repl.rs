@@ -15,8 +15,8 @@ use std::future::Future;
 use std::io::IsTerminal;
 use std::pin::Pin;
 
-use kli_client::api::{self, Approval, EventBody, SessionInfo, Status};
-use kli_client::{CallError, ErrorKind, EventStream, Received, socket};
+use kli_client::api::{self, Approval, EventBody, SessionInfo, SessionState, Status};
+use kli_client::{CallError, ErrorKind, EventStream, Step, socket};
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::args::{Global, Run};
@@ -46,7 +46,9 @@ pub async fn start(global: Global, run: Run) -> anyhow::Result<Exit> {
     };
     let terminal = std::io::stdin().is_terminal() && std::io::stdout().is_terminal();
     let mode = rustix::termios::tcgetattr(std::io::stdin()).ok();
-    let (reader, printer) = Reader::start(terminal, history())?;
+    // A terminal without a width, as some programs make them, cannot be edited on.
+    let width = rustix::termios::tcgetwinsize(std::io::stdout()).map_or(0, |size| size.ws_col);
+    let (reader, printer) = Reader::start(terminal && width > 0, history())?;
     let mut repl = Repl {
         events: context.client.events(&session_id),
         context,
@@ -142,7 +144,7 @@ struct Repl {
 }
 
 enum Happening {
-    Event(Result<Box<Received>, CallError>),
+    Step(Result<Step, CallError>),
     Input(Input),
     Interrupt,
     Done(Done),
@@ -173,7 +175,7 @@ impl Repl {
                         _ = interrupts.recv() => Happening::Interrupt,
                         _ = terminate.recv() => return Ok(Exit::Terminated),
                         _ = hangup.recv() => return Ok(Exit::Terminated),
-                        event = self.events.next() => Happening::Event(event.map(Box::new)),
+                        step = self.events.step() => Happening::Step(step),
                         done = operation => Happening::Done(done),
                         input = self.reader.next() => Happening::Input(input),
                     }
@@ -194,8 +196,16 @@ impl Repl {
 
     async fn happened(&mut self, happening: Happening) -> anyhow::Result<()> {
         match happening {
-            Happening::Event(Ok(received)) => self.event(&received.event.body, received.event.run_id.as_deref()).await,
-            Happening::Event(Err(e)) => {
+            Happening::Step(Ok(Step::Event(received))) => {
+                self.event(&received.event.body, received.event.run_id.as_deref()).await
+            }
+            Happening::Step(Ok(Step::Lost(why))) => self.dim(&format!("{why}; trying to connect again")),
+            Happening::Step(Ok(Step::Back)) => {
+                self.dim("connected again")?;
+                let state = self.context.state(&self.session_id).await?;
+                self.state(&state, None)
+            }
+            Happening::Step(Err(e)) => {
                 self.bad(&e.to_string())?;
                 self.exit = Some(Exit::Error);
                 Ok(())
@@ -262,8 +272,11 @@ impl Repl {
         };
         if !self.reader.is_editing() && matches!(want, Want::Edit(_)) {
             // An edited line begins at the left.
-            let fresh = self.render.fresh();
-            self.show(&fresh)?;
+            let mut start = self.render.fresh();
+            if self.terminal && !self.reader.edits() && self.reader.is_idle() {
+                start.push_str("> ");
+            }
+            self.show(&start)?;
         }
         Ok(self.reader.ask(&want).await)
     }
@@ -281,17 +294,7 @@ impl Repl {
 
     async fn event(&mut self, body: &EventBody, run_id: Option<&str>) -> anyhow::Result<()> {
         match body {
-            EventBody::Snapshot { session, run } => {
-                self.run = match (run, session.info.status) {
-                    (Some(run), _) => Some(run.run_id.clone()),
-                    (None, Status::Running | Status::Retrying | Status::WaitingForApproval) => Some(String::new()),
-                    (None, _) => None,
-                };
-                self.approvals = session.pending_approvals.iter().cloned().collect();
-                if session.interrupted {
-                    self.dim("a crash cut a run off; /continue takes it up")?;
-                }
-            }
+            EventBody::Snapshot { session, run } => self.state(session, run.as_ref().map(|r| r.run_id.as_str()))?,
             EventBody::RunStart { .. } => self.run = Some(run_id.unwrap_or_default().to_owned()),
             // The end of an older run may come after the beginning of the next was told.
             EventBody::RunEnd { .. } if self.run.as_deref().is_none_or(|run| run.is_empty() || Some(run) == run_id) => {
@@ -299,7 +302,11 @@ impl Repl {
                 self.aborting = false;
                 self.approvals.clear();
             }
-            EventBody::ApprovalRequested { approval } => self.approvals.push_back(approval.clone()),
+            EventBody::ApprovalRequested { approval } => {
+                if !self.approvals.iter().any(|a| a.approval_id == approval.approval_id) {
+                    self.approvals.push_back(approval.clone());
+                }
+            }
             EventBody::ApprovalResolved { approval_id, decision, by, .. } => {
                 self.resolved(approval_id, decision, by.as_deref())?;
             }
@@ -308,6 +315,18 @@ impl Repl {
         }
         let shown = self.render.event(body);
         self.show(&shown)
+    }
+
+    /// What goes on in the session, as the daemon says.
+    fn state(&mut self, session: &SessionState, run_id: Option<&str>) -> anyhow::Result<()> {
+        let runs = matches!(session.info.status, Status::Running | Status::Retrying | Status::WaitingForApproval);
+        self.run = run_id.or(runs.then_some("")).map(str::to_owned);
+        self.aborting &= self.is_busy();
+        self.approvals = session.pending_approvals.iter().cloned().collect();
+        if session.interrupted {
+            self.dim("a crash cut a run off; /continue takes it up")?;
+        }
+        Ok(())
     }
 
     /// A call does not wait any more; the first answer counts, from whichever client.

@@ -90,6 +90,11 @@ impl Reader {
         self.edits
     }
 
+    /// Whether nothing is asked.
+    pub fn is_idle(&self) -> bool {
+        self.asked == Want::Nothing
+    }
+
     /// Whether a line is being edited, above which has to be printed.
     pub fn is_editing(&self) -> bool {
         self.edits && matches!(self.asked, Want::Edit(_))
