@@ -213,6 +213,7 @@ async fn a_question_that_another_client_answers_is_withdrawn() {
     assert!(fake.calls("respondToApproval").is_empty());
 }
 
+/// Reads until this text came, and takes it and all before it out of what was read.
 async fn read_until(from: &mut (impl AsyncReadExt + Unpin), out: &mut String, text: &str) {
     let reading = async {
         let mut piece = [0; 1024];
@@ -226,6 +227,9 @@ async fn read_until(from: &mut (impl AsyncReadExt + Unpin), out: &mut String, te
     };
     let done = tokio::time::timeout(Duration::from_secs(20), reading).await;
     assert!(done.is_ok(), "no {text:?}: {out}");
+    if let Some(at) = out.find(text) {
+        out.drain(..at + text.len());
+    }
 }
 
 #[tokio::test]
@@ -342,7 +346,6 @@ async fn at_a_terminal_lines_are_edited_runs_are_steered_and_interrupts_abort() 
     read_until(&mut screen, &mut out, "queued").await;
     keys("\u{3}");
     read_until(&mut screen, &mut out, "aborted").await;
-    out.clear();
     read_until(&mut screen, &mut out, "> ").await;
     // Another client is heard above the line that is being typed.
     keys("not yet sent");

@@ -223,13 +223,7 @@ impl Repl {
                 }
                 self.line(line).await
             }
-            Happening::Input(Input::Interrupt) if self.is_busy() => self.interrupt().await,
-            Happening::Input(Input::Interrupt) if self.leaving => self.leave(Exit::Done),
-            Happening::Input(Input::Interrupt) => {
-                self.leaving = true;
-                self.unfinished.clear();
-                self.dim("Ctrl-C again leaves")
-            }
+            Happening::Input(Input::Interrupt) => self.interrupt().await,
             Happening::Input(Input::End) => {
                 self.ended = true;
                 if self.terminal { self.leave(Exit::Done) } else { Ok(()) }
@@ -303,9 +297,9 @@ impl Repl {
                 self.approvals.clear();
             }
             EventBody::ApprovalRequested { approval } => {
-                if !self.approvals.iter().any(|a| a.approval_id == approval.approval_id) {
-                    self.approvals.push_back(approval.clone());
-                }
+                // After a lost connection it may be told twice: as state, and as what happened meanwhile.
+                self.approvals.retain(|a| a.approval_id != approval.approval_id);
+                self.approvals.push_back(approval.clone());
             }
             EventBody::ApprovalResolved { approval_id, decision, by, .. } => {
                 self.resolved(approval_id, decision, by.as_deref())?;
@@ -471,10 +465,17 @@ impl Repl {
         }
     }
 
-    /// Ctrl-C: ends what goes on; a second one leaves.
+    /// Ctrl-C, as a key while editing or as a signal: ends what goes on; a second one leaves.
     async fn interrupt(&mut self) -> anyhow::Result<()> {
-        if !self.is_busy() || self.aborting {
-            return self.leave(Exit::Aborted);
+        match (self.is_busy(), self.aborting, self.terminal) {
+            (true, false, _) => {}
+            (true, true, _) | (false, _, false) => return self.leave(Exit::Aborted),
+            (false, _, true) if self.leaving => return self.leave(Exit::Done),
+            (false, _, true) => {
+                self.leaving = true;
+                self.unfinished.clear();
+                return self.dim("Ctrl-C again leaves");
+            }
         }
         self.aborting = true;
         let params = api::AbortParams { session_id: self.session_id.clone(), run_id: None };
