@@ -31,6 +31,17 @@ pub struct Received {
     pub event: Event,
 }
 
+/// What [`EventStream::step`] saw.
+#[derive(Debug)]
+pub enum Step {
+    Event(Box<Received>),
+    /// The connection is gone; it is tried for again.
+    Lost(String),
+    /// It is back, and the events that were missed follow (or a `snapshot`, where there are too many of them).
+    /// A run that a crash of the daemon cut off may have no end among them: ask `getSession` what goes on.
+    Back,
+}
+
 /// The events of a session. The first is a `snapshot`; another one comes where events were missed for good.
 pub struct EventStream {
     connector: Connector,
@@ -104,16 +115,23 @@ impl EventStream {
     /// May be cancelled at any time; no event is lost by that.
     pub async fn next(&mut self) -> Result<Received, CallError> {
         loop {
-            if let Some(raw) = self.advance().await?
-                && let Some(received) = self.accept(raw)
-            {
-                return Ok(received);
+            if let Step::Event(received) = self.step().await? {
+                return Ok(*received);
             }
         }
     }
 
-    /// One step: connect, subscribe, or read a message.
-    async fn advance(&mut self) -> Result<Option<Box<RawValue>>, CallError> {
+    /// The next event, or that the connection went or came back, for a program that tells a person.
+    pub async fn step(&mut self) -> Result<Step, CallError> {
+        loop {
+            if let Some(step) = self.advance().await? {
+                return Ok(step);
+            }
+        }
+    }
+
+    /// Connects, subscribes, or reads a message.
+    async fn advance(&mut self) -> Result<Option<Step>, CallError> {
         match &mut self.state {
             State::Down(down) => {
                 if down.since.is_some_and(|since| since.elapsed() > RECONNECT) {
@@ -131,26 +149,30 @@ impl EventStream {
             State::Asked(wire, down) => {
                 let line = wire.recv().await;
                 let down = down.clone();
-                let Ok(Some(line)) = line else {
-                    let first = down.since.is_none();
-                    let why = "the connection was closed".to_owned();
-                    self.state = State::Down(Down { since: down.since.or(Some(Instant::now())), ..down.again(why) });
-                    return if first {
-                        Err(ConnectError::Closed { hint: self.connector.closed_hint() }.into())
-                    } else {
+                match line {
+                    Ok(Some(line)) => self.subscribed(&line, down),
+                    _ if down.since.is_none() => {
+                        let hint = self.connector.closed_hint();
+                        self.state = State::Down(down);
+                        Err(ConnectError::Closed { hint }.into())
+                    }
+                    _ => {
+                        self.state = State::Down(down.again("the connection was closed".into()));
                         Ok(None)
-                    };
-                };
-                self.subscribed(&line, down)?;
-                Ok(None)
+                    }
+                }
             }
             State::Live(wire, id) => {
-                match wire.recv().await {
-                    Ok(Some(line)) => return Ok(notification(&line, *id).map(|(_, result)| result)),
-                    Ok(None) => self.state = State::Down(Down::now("the daemon has gone".into())),
-                    Err(e) => self.state = State::Down(Down::now(e.to_string())),
-                }
-                Ok(None)
+                let why = match wire.recv().await {
+                    Ok(Some(line)) => {
+                        let raw = notification(&line, *id).map(|(_, result)| result);
+                        return Ok(raw.and_then(|raw| self.accept(raw)).map(|r| Step::Event(Box::new(r))));
+                    }
+                    Ok(None) => "the daemon has gone".to_owned(),
+                    Err(e) => e.to_string(),
+                };
+                self.state = State::Down(Down::now(why.clone()));
+                Ok(Some(Step::Lost(why)))
             }
         }
     }
@@ -165,21 +187,22 @@ impl EventStream {
     }
 
     /// Takes the reply of `subscribe`.
-    fn subscribed(&mut self, line: &[u8], down: Down) -> Result<(), CallError> {
+    fn subscribed(&mut self, line: &[u8], down: Down) -> Result<Option<Step>, CallError> {
         let bad = |e: serde_json::Error| CallError::BadReply { method: Subscribe::NAME.into(), reason: e.to_string() };
         let message: Incoming = serde_json::from_slice(line).map_err(bad)?;
         match outcome(Subscribe::NAME, message.result, message.error) {
             Ok(id) => {
                 let id = serde_json::from_str(id.get()).map_err(bad)?;
+                let back = down.since.map(|_| Step::Back);
                 if let State::Asked(wire, _) = std::mem::replace(&mut self.state, State::Down(down)) {
                     self.state = State::Live(wire, id);
                 }
-                Ok(())
+                Ok(back)
             }
             // The old daemon is on its way out; the next one will know.
             Err(CallError::Api(e)) if e.kind() == Some(ErrorKind::ShuttingDown) && down.since.is_some() => {
                 self.state = State::Down(down.again(e.message));
-                Ok(())
+                Ok(None)
             }
             Err(e) => {
                 self.state = State::Down(down);

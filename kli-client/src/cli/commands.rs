@@ -302,7 +302,10 @@ async fn log(context: &Context, session: Option<&str>, limit: Option<u64>, follo
         }
         print_entry(context, entry)?;
     }
-    while follow {
+    if !follow {
+        return Ok(());
+    }
+    loop {
         let received = events.next().await?;
         if let api::EventBody::EntryAppended { entry } = received.event.body {
             let id = entry.record().ok().map(|r| r.id);
@@ -311,7 +314,6 @@ async fn log(context: &Context, session: Option<&str>, limit: Option<u64>, follo
             }
         }
     }
-    Ok(())
 }
 
 /// An entry of a log: a line of JSON, or text.

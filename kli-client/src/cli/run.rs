@@ -85,6 +85,7 @@ pub enum Start {
 }
 
 type Answer = Result<Box<RawValue>, CallError>;
+type Aborting<'a> = Pin<Box<dyn Future<Output = Result<api::AbortResult, CallError>> + 'a>>;
 type Calling<'a> = Pin<Box<dyn Future<Output = Answer> + 'a>>;
 
 impl Start {
@@ -122,7 +123,7 @@ pub async fn watch(
     events.start().await?;
     let mut call = start.call(client, session_id);
     let mut watched = Watched::default();
-    let mut abort: Option<Pin<Box<dyn Future<Output = Result<api::AbortResult, CallError>> + '_>>> = None;
+    let mut abort: Option<Aborting<'_>> = None;
     loop {
         let late = watched.deadline;
         let happening = tokio::select! {
@@ -135,7 +136,7 @@ pub async fn watch(
         };
         match happening {
             Happening::Answer(answer) => {
-                watched.answered(answer?)?;
+                watched.answered(&answer?)?;
             }
             Happening::Event(Ok(received)) => {
                 printer.event(&received)?;
@@ -199,7 +200,7 @@ impl Default for Watched {
 }
 
 impl Watched {
-    fn answered(&mut self, raw: Box<RawValue>) -> Result<(), CallError> {
+    fn answered(&mut self, raw: &RawValue) -> Result<(), CallError> {
         let bad =
             |e: serde_json::Error| CallError::BadReply { method: api::Prompt::NAME.into(), reason: e.to_string() };
         let fields = serde_json::from_str(raw.get()).map_err(bad)?;
