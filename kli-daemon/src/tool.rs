@@ -26,6 +26,7 @@ pub mod jobs;
 mod ls;
 mod output;
 mod path;
+pub mod policy;
 pub mod process;
 mod read;
 mod shell;
