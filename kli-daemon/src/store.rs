@@ -6,13 +6,14 @@
 //!
 //! Inside: [`log`] answers questions about a session ([`walk`] those that go along its tree), [`write`] appends,
 //! [`medium`] and [`disk`] are where bytes lie, [`scan`] reads them into the index, [`legacy`] knows pi's first
-//! formats, [`sessions`] is the store, [`catalog`] what lies in its directory, [`last`] the session last used,
+//! formats, [`sessions`] is the store, [`catalog`] what lies in its directory ([`listing`] reads it ahead), [`last`] the session last used,
 //! [`sync`] the thread that brings files to disk.
 
 mod catalog;
 mod disk;
 mod last;
 mod legacy;
+mod listing;
 mod log;
 mod medium;
 mod names;
@@ -28,6 +29,7 @@ use std::path::PathBuf;
 
 use kli_protocol::api::{Mode, Warning};
 use kli_protocol::record::{Entry, Usage};
+use serde::{Deserialize, Serialize};
 
 pub use crate::tree::{Ix, Node, Role};
 pub use log::Log;
@@ -35,7 +37,7 @@ pub use names::{title, valid_session_id};
 pub use sessions::Store;
 
 /// What is known of a session without reading bodies.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Facts {
     pub id: String,
     pub work_dir: String,

@@ -10,6 +10,7 @@ use kli_protocol::record::{Base, Header, HeaderKind, KLI_SESSION_VERSION, SESSIO
 use super::catalog::{self, Catalog, Summary};
 use super::disk::{self, Disk, Locking};
 use super::last::{Last, Used};
+use super::listing::Lister;
 use super::log::{Home, Log, Placed, Shared, Start};
 use super::medium::Budget;
 use super::scan::{self, Head, Source};
@@ -30,7 +31,9 @@ pub struct Store {
     memory: Mutex<HashMap<String, Arc<Log>>>,
     /// Ids that were deleted and must not be given again.
     gone: Mutex<HashSet<String>>,
-    catalog: Mutex<Catalog>,
+    catalog: Arc<Mutex<Catalog>>,
+    /// Reads ahead for lists; none without a directory.
+    lister: Option<Lister>,
     last: Mutex<Last>,
 }
 
@@ -50,9 +53,11 @@ impl Store {
             make_dir(dir)?;
         }
         let dir = session_dir.map(|dir| dir.canonicalize().unwrap_or_else(|_| dir.to_owned()));
-        let syncer =
-            Syncer::start().map_err(|source| StoreError::Io { act: "cannot start a thread".into(), source })?;
+        let no_thread = |source| StoreError::Io { act: "cannot start a thread".into(), source };
+        let syncer = Syncer::start().map_err(no_thread)?;
         let shared = Shared { syncer, durability: settings.durability, budget: Budget::new(settings.max_memory_bytes) };
+        let catalog = Arc::<Mutex<Catalog>>::default();
+        let lister = dir.clone().map(|dir| Lister::start(dir, catalog.clone())).transpose().map_err(no_thread)?;
         Ok(Arc::new(Store {
             last: Mutex::new(Last::load(dir.as_deref())),
             dir,
@@ -60,7 +65,8 @@ impl Store {
             slots: Mutex::default(),
             memory: Mutex::default(),
             gone: Mutex::default(),
-            catalog: Mutex::default(),
+            catalog,
+            lister,
         }))
     }
 
@@ -92,6 +98,14 @@ impl Store {
     /// By the whole id.
     pub fn open(self: &Arc<Self>, id: &str) -> Result<Arc<Log>> {
         if let Some(log) = self.live(id) {
+            return Ok(log);
+        }
+        // A file that is known needs no look at the whole directory.
+        let known = lock(&self.catalog).path_of(id).cloned();
+        if let Some(path) = known
+            && let Ok(log) = self.load(&path, Home::Dir)
+            && log.id == id
+        {
             return Ok(log);
         }
         let path = {
@@ -182,7 +196,8 @@ impl Store {
 
     /// The whole id that a person's text means: whole, unique beginning, unique end, unique name, in this order.
     pub fn resolve(&self, text: &str) -> Result<String> {
-        if self.live(text).is_some() {
+        let known = || lock(&self.catalog).path_of(text).is_some_and(|path| path.exists());
+        if self.live(text).is_some() || known() {
             return Ok(text.to_owned());
         }
         let (all, _) = self.all();
@@ -308,7 +323,7 @@ impl Store {
                 new.id
             )));
         }
-        self.check_free(&new.id)?;
+        self.check_free(new)?;
         let version = match kind {
             HeaderKind::Session => SESSION_VERSION,
             HeaderKind::KliSession => KLI_SESSION_VERSION,
@@ -326,16 +341,21 @@ impl Store {
         })
     }
 
-    fn check_free(&self, id: &str) -> Result<()> {
-        let exists = || StoreError::SessionExists(id.to_owned());
+    fn check_free(&self, new: &NewSession) -> Result<()> {
+        let id = &new.id;
+        let exists = || StoreError::SessionExists(id.clone());
         if self.live(id).is_some() || lock(&self.gone).contains(id) {
             return Err(exists());
         }
-        if self.dir.is_some() {
-            let catalog = self.refreshed();
-            if catalog.base_path(id).is_some() || catalog.unreadable_of(id).is_some() {
-                return Err(exists());
-            }
+        let taken = |catalog: &Catalog| catalog.base_path(id).is_some() || catalog.unreadable_of(id).is_some();
+        // An id made just now is nobody's: a fork need not look at thousands of files.
+        let made_now = uuid::Uuid::parse_str(id).ok().and_then(|uuid| uuid.get_timestamp()).is_some_and(|time| {
+            let (seconds, nanos) = time.to_unix();
+            (seconds * 1000 + u64::from(nanos / 1_000_000)).abs_diff(new.created_at_ms) < 10_000
+        });
+        let catalog = if made_now { lock(&self.catalog) } else { self.refreshed() };
+        if taken(&catalog) {
+            return Err(exists());
         }
         Ok(())
     }
@@ -371,10 +391,22 @@ impl Store {
         lock(&slot.log).upgrade()
     }
 
+    fn live_logs(&self) -> Vec<Arc<Log>> {
+        let slots: Vec<Arc<Slot>> = lock(&self.slots).values().cloned().collect();
+        // One that is being opened just now is not there yet: its slot may be locked for long.
+        slots.iter().filter_map(|slot| slot.log.try_lock().ok()?.upgrade()).collect()
+    }
+
     fn refreshed(&self) -> MutexGuard<'_, Catalog> {
+        let live = self.live_logs().into_iter().filter_map(|log| log.path()).collect();
         let mut catalog = lock(&self.catalog);
         if let Some(dir) = &self.dir {
-            catalog.refresh(dir);
+            catalog.refresh(dir, &live);
+            if catalog.glanced().is_some()
+                && let Some(lister) = &self.lister
+            {
+                lister.wake();
+            }
         }
         catalog
     }
@@ -464,11 +496,12 @@ impl Store {
 
     /// Where a base lies: in the directory, deleted or not, or beside its fork.
     fn base_path(&self, id: &str, fork: Option<&Path>) -> Option<PathBuf> {
-        if let Some(path) = self.dir.as_ref().and_then(|_| self.refreshed().base_path(id).cloned()) {
+        let known = lock(&self.catalog).base_path(id).filter(|path| path.exists()).cloned();
+        if let Some(path) = known.or_else(|| self.dir.as_ref().and_then(|_| self.refreshed().base_path(id).cloned())) {
             return Some(path);
         }
         let mut beside = Catalog::default();
-        beside.refresh(fork.filter(|fork| !self.is_inside(fork))?.parent()?);
+        beside.refresh(fork.filter(|fork| !self.is_inside(fork))?.parent()?, &HashSet::new());
         beside.base_path(id).cloned()
     }
 
@@ -568,8 +601,7 @@ impl Store {
     /// Every session: live ones as they are now, others as their files were last read.
     fn all(&self) -> (Vec<Facts>, Vec<Unreadable>) {
         let mut live: HashMap<String, Arc<Log>> = HashMap::new();
-        let slots: Vec<Arc<Slot>> = lock(&self.slots).values().cloned().collect();
-        for log in slots.iter().filter_map(|slot| lock(&slot.log).upgrade()) {
+        for log in self.live_logs() {
             if log.path().is_none_or(|path| !catalog::is_deleted(&path)) {
                 live.insert(log.id.clone(), log);
             }
