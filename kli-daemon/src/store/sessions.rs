@@ -103,7 +103,7 @@ impl Store {
         // A file that is known needs no look at the whole directory.
         let known = lock(&self.catalog).path_of(id).cloned();
         if let Some(path) = known
-            && let Ok(log) = self.load(&path, Home::Dir)
+            && let Ok(log) = self.load(&path, Locking::None)
             && log.id == id
         {
             return Ok(log);
@@ -115,7 +115,7 @@ impl Store {
                 None => return Err(missing(&mut catalog, id)),
             }
         };
-        self.load(&path, Home::Dir)
+        self.load(&path, Locking::None)
     }
 
     /// A file where it lies: under its own lock when outside `session_dir`.
@@ -137,7 +137,27 @@ impl Store {
                 return Err(StoreError::Corrupt { path, reason, offset: None });
             }
         }
-        self.load(&path, home)
+        self.load(&path, if home == Home::Dir { Locking::None } else { Locking::Own })
+    }
+
+    /// A file to read from only: not locked, so that it may be open elsewhere.
+    pub(super) fn peek(self: &Arc<Self>, path: &Path) -> Result<Arc<Log>> {
+        let path = path.canonicalize().map_err(|_| StoreError::SessionNotFound(path.display().to_string()))?;
+        match self.is_inside(&path) {
+            true => self.open_path(&path),
+            false => self.load(&path, Locking::None),
+        }
+    }
+
+    /// Takes back a session that was not wholly made.
+    pub(super) fn discard(&self, id: &str) {
+        let Some(log) = self.live(id) else { return };
+        log.close("this session was not wholly made");
+        if let Some(path) = log.path() {
+            let _ = std::fs::remove_file(path);
+        }
+        lock(&self.memory).remove(id);
+        lock(&self.slots).remove(id);
     }
 
     /// A session whose branch ends with `at`: a header with a base, no copy.
@@ -443,8 +463,7 @@ impl Store {
     }
 
     /// Opens a file and the bases that it needs, the lowest first: no recursion over the length of the chain.
-    fn load(self: &Arc<Self>, path: &Path, home: Home) -> Result<Arc<Log>> {
-        let locking = if home == Home::Outside { Locking::Own } else { Locking::None };
+    fn load(self: &Arc<Self>, path: &Path, locking: Locking) -> Result<Arc<Log>> {
         let mut open: Vec<Opening> = Vec::new();
         let mut next = Some((path.to_owned(), locking));
         let mut found: Option<Arc<Log>> = None;
@@ -509,7 +528,13 @@ impl Store {
         let Opening { path, disk, head } = opening;
         let deleted = catalog::is_deleted(&path);
         // A deleted session is there for its forks only: by its id nobody finds it.
-        let key = if deleted || home == Home::Outside { path.display().to_string() } else { head.header.id.clone() };
+        let key = match home {
+            Home::Outside if !disk.is_locked() => format!("unlocked {}", path.display()),
+            Home::Outside => path.display().to_string(),
+            _ if deleted => path.display().to_string(),
+            _ => head.header.id.clone(),
+        };
+        let by_id = home == Home::Outside && disk.is_locked() && !deleted;
         let slot = self.slot(&key);
         let mut there = lock(&slot.log);
         if let Some(log) = there.upgrade() {
@@ -521,10 +546,10 @@ impl Store {
         }
         *there = Arc::downgrade(&log);
         drop(there);
-        if home == Home::Outside && !deleted {
+        if by_id {
             // By its id too, where no other session has it.
-            let by_id = self.slot(&log.id);
-            let mut there = lock(&by_id.log);
+            let slot = self.slot(&log.id);
+            let mut there = lock(&slot.log);
             if there.upgrade().is_none() {
                 *there = Arc::downgrade(&log);
             }
