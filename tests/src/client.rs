@@ -149,6 +149,15 @@ impl Client {
         }
     }
 
+    /// Whether a daemon answers at the other end; one that is just going or coming may not.
+    pub fn ping(&mut self) -> Option<Value> {
+        self.next_id += 1;
+        let (id, call) = (self.next_id, json!({ "jsonrpc": "2.0", "id": self.next_id, "method": "ping" }));
+        self.stream.write_all(format!("{call}\n").as_bytes()).ok()?;
+        let mut reply = self.wait(PATIENCE, |received| received.replies.remove(&id)).ok()?;
+        Some(reply["result"].take())
+    }
+
     pub fn is_answered(&self, id: u64) -> bool {
         self.shared.received.lock().unwrap().replies.contains_key(&id)
     }

@@ -9,7 +9,7 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::{Client, ModelServer, PATIENCE, binary, fixtures, process};
 
@@ -139,8 +139,12 @@ impl Finished {
 impl Daemon {
     /// The command that starts it in the foreground.
     pub fn command(&self) -> Command {
+        self.command_on(&self.socket)
+    }
+
+    fn command_on(&self, socket: &Path) -> Command {
         let mut command = Command::new(binary::daemon());
-        command.args(["--foreground", "--socket"]).arg(&self.socket);
+        command.args(["--foreground", "--socket"]).arg(socket);
         if let Some(directory) = &self.session_dir {
             command.arg("--session-dir").arg(directory);
         }
@@ -161,8 +165,7 @@ impl Daemon {
         let running = watch(child);
         let mut pause = Duration::from_millis(1);
         loop {
-            let answer = Client::connect(&self.socket).ok().map(|mut client| client.try_call("ping", &json!({})));
-            if let Some(Ok(_)) = answer {
+            if Client::connect(&self.socket).ok().and_then(|mut client| client.ping()).is_some() {
                 self.running = Some(running);
                 return started.elapsed();
             }
@@ -283,12 +286,16 @@ impl Daemon {
         finish(self.kli_command(work_dir, args), input)
     }
 
-    /// A second daemon's command line on the same place, run to its end.
+    /// Another daemon of the same place, which is expected to end by itself.
     #[track_caller]
-    pub fn run_second(&self, change: impl FnOnce(&mut Command)) -> Finished {
-        let mut command = self.command();
-        change(&mut command);
-        finish(command, "")
+    pub fn run_second(&self) -> Finished {
+        self.run_on(&self.socket)
+    }
+
+    /// The same, on another socket.
+    #[track_caller]
+    pub fn run_on(&self, socket: &Path) -> Finished {
+        finish(self.command_on(socket), "")
     }
 }
 

@@ -12,6 +12,7 @@ mod daemon;
 pub mod fixtures;
 mod gate;
 pub mod model;
+mod place;
 mod process;
 pub mod raw;
 mod session;
@@ -20,6 +21,7 @@ pub use client::{Client, Event, RpcError};
 pub use daemon::{Daemon, Finished, Setup};
 pub use gate::Gate;
 pub use model::{ModelServer, Reply};
+pub use place::Place;
 pub use session::{Session, is_node, text, text_of};
 
 use std::time::Duration;

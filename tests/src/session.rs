@@ -138,6 +138,14 @@ impl Session {
         self.branch().into_iter().filter(|e| e["type"] == "message").map(|mut e| e["message"].take()).collect()
     }
 
+    /// The stored result of a call on the branch: its text, and whether it is an error.
+    #[track_caller]
+    pub fn result_of(&mut self, call_id: &str) -> (String, bool) {
+        let message = self.messages().into_iter().find(|m| m["toolCallId"] == call_id);
+        let message = message.unwrap_or_else(|| panic!("no result of {call_id} is stored"));
+        (text_of(&message), message["isError"] == true)
+    }
+
     /// All nodes of the tree.
     #[track_caller]
     pub fn nodes(&mut self) -> Vec<Value> {

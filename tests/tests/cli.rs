@@ -3,51 +3,37 @@
 use std::io::Read;
 use std::process::Stdio;
 
-use kli_tests::{Daemon, Gate, ModelServer, Reply, Session, Setup, fixtures, poll, text};
+use kli_tests::{Gate, ModelServer, Place, Reply, Session, Setup, fixtures, poll, text};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 
-struct Place {
-    server: ModelServer,
-    daemon: Daemon,
-    work_dir: tempfile::TempDir,
-}
-
-fn place(replies: impl IntoIterator<Item = Reply>) -> Place {
-    let server = ModelServer::with(replies);
-    let daemon = Setup::new().persisted().model(&server).start();
-    Place { server, daemon, work_dir: fixtures::work_dir() }
-}
-
-impl Place {
-    #[track_caller]
-    fn kli(&self, args: &[&str]) -> kli_tests::Finished {
-        self.daemon.kli(self.work_dir.path(), args)
-    }
+#[track_caller]
+fn kli(p: &Place, args: &[&str]) -> kli_tests::Finished {
+    p.daemon.kli(p.work_dir.path(), args)
 }
 
 #[test]
 fn one_prompt() {
-    let p = place([Reply::text("the answer"), Reply::text("two"), Reply::text("three"), Reply::text("four")]);
-    let text_out = p.kli(&["-p", "a question"]).success();
+    let p = Place::with([Reply::text("the answer"), Reply::text("two"), Reply::text("three"), Reply::text("four")]);
+    let text_out = kli(&p, &["-p", "a question"]).success();
     assert_eq!(text_out.stdout, "the answer\n", "the final text and nothing else");
-    let json_out = p.kli(&["-p", "another", "--output", "json"]).success().json();
+    let json_out = kli(&p, &["-p", "another", "--output", "json"]).success().json();
     assert_eq!((&json_out["text"], &json_out["stopReason"]), (&json!("two"), &json!("done")));
     let id = text(&json_out["sessionId"]);
     assert_eq!(p.daemon.client().call("listSessions", json!({}))["sessions"].as_array().unwrap().len(), 2);
 
-    let stream = p.kli(&["-p", "more", "--continue", "--output", "stream-json"]).success();
+    let stream = kli(&p, &["-p", "more", "--continue", "--output", "stream-json"]).success();
     let lines: Vec<serde_json::Value> = stream.stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert!(lines.len() > 2, "{}", stream.stdout);
     assert_eq!(Session::attach(&p.daemon, &id).prompts().len(), 2, "--continue is the last session of the directory");
-    p.kli(&["-p", "and more", "--session", &id[id.len() - 8..]]).success();
+    kli(&p, &["-p", "and more", "--session", &id[id.len() - 8..]]).success();
     assert_eq!(Session::attach(&p.daemon, &id).prompts().len(), 3, "by the end of its id");
     p.server.assert_valid();
 }
 
 #[test]
 fn input_is_appended() {
-    let p = place([]);
+    let p = Place::with([]);
     p.daemon.kli_with_input(p.work_dir.path(), &["-p", "what is this?"], "piped text\n").success();
     let sent = p.server.last();
     assert!(sent.says("what is this?") && sent.says("piped text"), "{:?}", sent.texts());
@@ -70,22 +56,22 @@ fn what_needs_a_person() {
 
 #[test]
 fn exit_codes() {
-    let p = place([Reply::status(401, "authentication_error", "the key is wrong")]);
-    let failed = p.kli(&["-p", "hi"]);
+    let p = Place::with([Reply::status(401, "authentication_error", "the key is wrong")]);
+    let failed = kli(&p, &["-p", "hi"]);
     assert_eq!(failed.code, Some(1), "{failed:?}");
     assert!(failed.stderr.contains("the key is wrong"), "{failed:?}");
     for usage in [&["--no-such-flag"][..], &["fork"], &["rpc"], &["-p", "x", "--output", "yaml"]] {
-        assert_eq!(p.kli(usage).code, Some(2), "{usage:?}");
+        assert_eq!(kli(&p, usage).code, Some(2), "{usage:?}");
     }
-    assert_eq!(p.kli(&["show", "no-such-entry"]).code, Some(1));
-    assert_eq!(p.kli(&["rpc", "getSession", r#"{"sessionId":"nobody"}"#]).code, Some(1));
-    p.kli(&["--help"]).success();
+    assert_eq!(kli(&p, &["show", "--entry", "no-such-entry"]).code, Some(1));
+    assert_eq!(kli(&p, &["rpc", "getSession", r#"{"sessionId":"nobody"}"#]).code, Some(1));
+    kli(&p, &["--help"]).success();
 }
 
 #[test]
 fn an_interrupt_aborts_the_run() {
     let gate = Gate::new();
-    let p = place([Reply::held("half", &gate, "")]);
+    let p = Place::with([Reply::held("half", &gate, "")]);
     let mut command = p.daemon.kli_command(p.work_dir.path(), &["-p", "slowly"]);
     let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     gate.reached();
@@ -102,35 +88,35 @@ fn an_interrupt_aborts_the_run() {
 
 #[test]
 fn commands_for_scripts() {
-    let p = place([]);
-    let id = text(&p.kli(&["new", "--json"]).success().json()["sessionId"]);
-    p.kli(&["-p", "first question", "--session", &id]).success();
-    p.kli(&["-p", "second question", "--session", &id]).success();
-    let list = p.kli(&["ls", "--json"]).success();
+    let p = Place::with([]);
+    let id = text(&kli(&p, &["new", "--json"]).success().json()["sessionId"]);
+    kli(&p, &["-p", "first question", "--session", &id]).success();
+    kli(&p, &["-p", "second question", "--session", &id]).success();
+    let list = kli(&p, &["ls", "--json"]).success();
     assert!(list.stdout.contains(&id), "{list:?}");
-    assert!(p.kli(&["ls"]).success().stdout.contains("first question"));
-    let tree = p.kli(&["tree"]).success().stdout;
+    assert!(kli(&p, &["ls"]).success().stdout.contains("first question"));
+    let tree = kli(&p, &["tree"]).success().stdout;
     assert!(tree.contains("first question") && tree.contains("second question"), "{tree}");
     assert!(!tree.contains('\u{1b}'), "plain when piped: {tree}");
     let mut session = Session::attach(&p.daemon, &id);
     let second = session.newest_prompt();
-    assert!(p.kli(&["show", &second]).success().stdout.contains("second question"));
-    p.kli(&["label", &second, "here"]).success();
+    assert!(kli(&p, &["show", "--entry", &second]).success().stdout.contains("second question"));
+    kli(&p, &["label", &second, "here"]).success();
     assert_eq!(session.labels()[&second], "here");
-    assert!(p.kli(&["tree"]).success().stdout.contains("here"));
-    let moved = p.kli(&["goto", &second]).success();
+    assert!(kli(&p, &["tree"]).success().stdout.contains("here"));
+    let moved = kli(&p, &["goto", &second]).success();
     assert!(moved.stdout.contains("second question"), "its text, to be edited: {moved:?}");
     assert_eq!(session.prompts().len(), 1);
-    p.kli(&["goto", &second[..6]]).success();
-    let log = p.kli(&["log"]).success().stdout;
+    kli(&p, &["goto", &second[..6]]).success();
+    let log = kli(&p, &["log"]).success().stdout;
     assert!(log.contains("first question"), "{log}");
-    let ping = p.kli(&["rpc", "ping"]).success().json();
+    let ping = kli(&p, &["rpc", "ping"]).success().json();
     assert_eq!(ping["pid"], json!(p.daemon.pid()));
     for command in [&["fork", second.as_str(), "--json"][..], &["clone", "--json"]] {
-        let made = p.kli(command).success();
+        let made = kli(&p, command).success();
         assert!(made.stdout.contains("sessionId"), "{command:?}: {made:?}");
     }
-    assert!(p.kli(&["ls", "--forest"]).success().stdout.contains("first question"));
+    assert!(kli(&p, &["ls", "--forest"]).success().stdout.contains("first question"));
     p.server.assert_valid();
 }
 
@@ -172,7 +158,7 @@ fn it_starts_the_daemon() {
 #[test]
 fn the_daemon_dies_under_it() {
     let gate = Gate::new();
-    let mut p = place([Reply::held("half", &gate, "")]);
+    let mut p = Place::with([Reply::held("half", &gate, "")]);
     let mut command = p.daemon.kli_command(p.work_dir.path(), &["-p", "slowly"]);
     let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     gate.reached();
@@ -182,5 +168,5 @@ fn the_daemon_dies_under_it() {
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     assert!(!output.stderr.is_empty(), "it says what happened");
     p.daemon.start();
-    p.kli(&["-p", "again"]).success();
+    kli(&p, &["-p", "again"]).success();
 }

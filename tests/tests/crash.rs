@@ -4,26 +4,14 @@
 use std::collections::HashSet;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use kli_tests::{Client, Daemon, Gate, ModelServer, Reply, Session, Setup, fixtures, poll, text};
+use kli_tests::{Client, Daemon, Gate, Place, Reply, Session, fixtures, poll, text};
 use serde_json::{Value, json};
-
-struct Place {
-    server: ModelServer,
-    daemon: Daemon,
-    work_dir: tempfile::TempDir,
-}
-
-fn place(replies: impl IntoIterator<Item = Reply>) -> Place {
-    let server = ModelServer::with(replies);
-    let daemon = Setup::new().persisted().model(&server).start();
-    Place { server, daemon, work_dir: fixtures::work_dir() }
-}
 
 #[test]
 fn while_it_streams() {
     let gate = Gate::new();
-    let mut p = place([Reply::text("one"), Reply::held("half", &gate, "")]);
-    let mut session = Session::create(&p.daemon, p.work_dir.path());
+    let mut p = Place::with([Reply::text("one"), Reply::held("half", &gate, "")]);
+    let mut session = p.session();
     session.ask("first");
     let (before, path) = (session.branch_ids(), session.path());
     let prompt = text(&session.call("prompt", json!({ "text": "second" }))["entryId"]);
@@ -46,11 +34,11 @@ fn while_it_streams() {
 
 #[test]
 fn while_a_tool_runs() {
-    let mut p = place([Reply::calls(&[
+    let mut p = Place::with([Reply::calls(&[
         ("a", "bash", json!({ "command": "echo finished" })),
         ("b", "bash", json!({ "command": "echo x >> runs; sleep 600" })),
     ])]);
-    let mut session = Session::create(&p.daemon, p.work_dir.path());
+    let mut session = p.session();
     session.subscribe();
     session.call("prompt", json!({ "text": "go" }));
     session.client.until(|e| e.kind() == "toolEnd" && e.body["toolCallId"] == "a");
@@ -70,8 +58,8 @@ fn while_a_tool_runs() {
 
 #[test]
 fn a_moved_leaf_and_labels_survive() {
-    let mut p = place([]);
-    let mut session = Session::create(&p.daemon, p.work_dir.path());
+    let mut p = Place::with([]);
+    let mut session = p.session();
     session.ask("first");
     session.ask("second");
     let second = session.newest_prompt();
@@ -99,8 +87,8 @@ fn a_moved_leaf_and_labels_survive() {
 #[test]
 fn the_waiting_client_is_told() {
     let gate = Gate::new();
-    let mut p = place([Reply::held("half", &gate, "")]);
-    let mut session = Session::create(&p.daemon, p.work_dir.path());
+    let mut p = Place::with([Reply::held("half", &gate, "")]);
+    let mut session = p.session();
     session.send("prompt", json!({ "text": "hi", "wait": true }));
     gate.reached();
     p.daemon.kill9();
@@ -117,7 +105,7 @@ fn random_moments() {
     });
     println!("{rounds} rounds with KLI_SEED={seed}");
     let mut random = Random(seed | 1);
-    let mut p = place([]);
+    let mut p = Place::with([]);
     p.server.otherwise({
         let mut n = 0;
         move |_| {
@@ -133,7 +121,7 @@ fn random_moments() {
     });
     let (mut ids, mut first) = (Vec::new(), Vec::new());
     for _ in 0..3 {
-        let mut session = Session::create(&p.daemon, p.work_dir.path());
+        let mut session = p.session();
         session.ask("begin");
         first.push(session.newest_prompt());
         ids.push(session.id);

@@ -35,13 +35,8 @@ fn one_owner() {
     let pid = daemon.pid().to_string();
     let other = daemon.dir().join("other");
     for (what, second) in [
-        ("the same socket and directory", daemon.run_second(|_| {})),
-        (
-            "another socket, the same directory",
-            daemon.run_second(|command| {
-                command.arg("--socket").arg(&other).env("KLI_SOCKET", &other);
-            }),
-        ),
+        ("the same socket and directory", daemon.run_second()),
+        ("another socket, the same directory", daemon.run_on(&other)),
     ] {
         assert!(second.code.is_some_and(|code| code != 0), "{what}: {second:?}");
         assert!(second.stderr.contains(&pid) || second.stdout.contains(&pid), "{what}: {second:?}");
@@ -64,7 +59,7 @@ fn twenty_at_once() {
     assert!(kli_tests::poll(kli_tests::PATIENCE, || {
         owner = kli_tests::Client::connect(&socket)
             .ok()
-            .and_then(|mut client| client.try_call("ping", &json!({})).ok())
+            .and_then(|mut client| client.ping())
             .and_then(|ping| ping["pid"].as_u64());
         owner.is_some()
     }));
@@ -111,7 +106,7 @@ fn what_lies_at_the_path() {
         let daemon = Setup::new().prepare();
         put(&daemon.socket);
         let before = std::fs::symlink_metadata(&daemon.socket).unwrap().file_type();
-        let ended = daemon.run_second(|_| {});
+        let ended = daemon.run_second();
         assert!(ended.code.is_some_and(|code| code != 0), "{name}: {ended:?}");
         let after = std::fs::symlink_metadata(&daemon.socket).unwrap().file_type();
         assert_eq!((before.is_socket(), before), (after.is_socket(), after), "{name}");
@@ -125,9 +120,7 @@ fn what_lies_at_the_path() {
 fn a_path_that_is_too_long() {
     let daemon = Setup::new().prepare();
     let long = daemon.dir().join("x".repeat(120));
-    let ended = daemon.run_second(|command| {
-        command.arg("--socket").arg(&long);
-    });
+    let ended = daemon.run_on(&long);
     assert!(ended.code.is_some_and(|code| code != 0), "{ended:?}");
     assert!(ended.stderr.contains("107") || ended.stderr.contains("103"), "names the limit: {ended:?}");
     let left: Vec<_> = std::fs::read_dir(daemon.dir()).unwrap().filter_map(Result::ok).collect();
@@ -140,9 +133,7 @@ fn a_socket_directory_that_others_can_write() {
     let open = daemon.dir().join("open");
     std::fs::create_dir(&open).unwrap();
     std::fs::set_permissions(&open, std::fs::Permissions::from_mode(0o777)).unwrap();
-    let ended = daemon.run_second(|command| {
-        command.arg("--socket").arg(open.join("s"));
-    });
+    let ended = daemon.run_on(&open.join("s"));
     assert!(ended.code.is_some_and(|code| code != 0), "{ended:?}");
     assert!(!open.join("s").exists());
 }
@@ -202,14 +193,14 @@ fn asked_to_stop() {
 #[test]
 fn a_faulty_configuration() {
     for (config, expected) in [
-        ("defaultModle = \"x/y\"", "defaultModel"),
+        ("defaultModell = \"x/y\"", "defaultModel"),
         ("defaultMode = \"yolo\"", "defaultMode"),
         ("sessionDir = \"relative\"", "sessionDir"),
         ("[providers.x]\napi = \"nonsense\"", "api"),
         ("not toml at all", "config.toml"),
     ] {
         let daemon = Setup::new().config(config).prepare();
-        let ended = daemon.run_second(|_| {});
+        let ended = daemon.run_second();
         assert!(ended.code.is_some_and(|code| code != 0), "{config}: {ended:?}");
         assert!(ended.stderr.contains(expected), "{config}: {ended:?}");
     }
@@ -217,12 +208,10 @@ fn a_faulty_configuration() {
 
 #[test]
 fn a_session_directory_that_cannot_be_used() {
-    let daemon = Setup::new().prepare();
-    let file = daemon.dir().join("file");
+    let place = fixtures::temp_dir("kli-t");
+    let file = place.path().join("file");
     std::fs::write(&file, "precious").unwrap();
-    let ended = daemon.run_second(|command| {
-        command.arg("--session-dir").arg(&file);
-    });
+    let ended = Setup::new().session_dir(&file).prepare().run_second();
     assert!(ended.code.is_some_and(|code| code != 0), "{ended:?}");
     assert_eq!(std::fs::read_to_string(&file).unwrap(), "precious");
 }

@@ -67,9 +67,11 @@ fn check(source: &std::path::Path, (name, leaf, present): &(&str, &str, &[&str])
     if !leaf.is_empty() {
         assert_eq!(session.leaf().as_deref(), Some(*leaf));
     }
-    session.context();
     assert!(std::fs::read(&path).unwrap() == bytes, "opening and reading wrote");
 
+    // The file's own model is not to be had here.
+    session.call("setModel", json!({ "provider": "fake", "modelId": "m1" }));
+    session.context();
     session.ask("and now?");
     let path = session.path();
     let after = std::fs::read(&path).unwrap();

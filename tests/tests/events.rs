@@ -4,26 +4,8 @@ use std::io::Write;
 use std::os::unix::net::UnixStream;
 
 use kli_tests::model::{End, Step};
-use kli_tests::{Daemon, Event, Gate, ModelServer, Reply, Session, Setup, fixtures, raw, text};
+use kli_tests::{Event, Gate, ModelServer, Place, Reply, Session, Setup, fixtures, raw, text};
 use serde_json::{Value, json};
-
-struct Place {
-    server: ModelServer,
-    daemon: Daemon,
-    work_dir: tempfile::TempDir,
-}
-
-fn place(replies: impl IntoIterator<Item = Reply>) -> Place {
-    let server = ModelServer::with(replies);
-    let daemon = Setup::new().persisted().model(&server).start();
-    Place { server, daemon, work_dir: fixtures::work_dir() }
-}
-
-impl Place {
-    fn session(&self) -> Session {
-        Session::create(&self.daemon, self.work_dir.path())
-    }
-}
 
 /// The text of all deltas.
 fn streamed(events: &[Event]) -> String {
@@ -36,7 +18,7 @@ fn kinds(events: &[Event]) -> Vec<&str> {
 
 #[test]
 fn the_events_of_a_run() {
-    let p = place([
+    let p = Place::with([
         Reply::steps([
             Step::Thinking("hm".into()),
             Step::Text("I look. ".into()),
@@ -95,7 +77,7 @@ fn assert_rising(events: &[Event]) {
 
 #[test]
 fn two_clients_see_the_same() {
-    let p = place([Reply::call("c1", "bash", json!({ "command": "seq 100" })), Reply::text("done")]);
+    let p = Place::with([Reply::call("c1", "bash", json!({ "command": "seq 100" })), Reply::text("done")]);
     let mut one = p.session();
     let mut two = Session::attach(&p.daemon, &one.id);
     one.subscribe();
@@ -115,7 +97,7 @@ fn two_clients_see_the_same() {
 #[test]
 fn one_that_joins_in_the_middle() {
     let gate = Gate::new();
-    let p = place([Reply::held("first half, ", &gate, "second half")]);
+    let p = Place::with([Reply::held("first half, ", &gate, "second half")]);
     let mut early = p.session();
     early.subscribe();
     early.call("prompt", json!({ "text": "slowly" }));
@@ -140,7 +122,7 @@ fn one_that_joins_in_the_middle() {
 #[test]
 fn a_run_outlives_who_began_it() {
     let gate = Gate::new();
-    let p = place([Reply::held("first, ", &gate, "second")]);
+    let p = Place::with([Reply::held("first, ", &gate, "second")]);
     let mut session = p.session();
     let mut gone = Session::attach(&p.daemon, &session.id);
     gone.send("prompt", json!({ "text": "go", "wait": true }));
@@ -154,7 +136,7 @@ fn a_run_outlives_who_began_it() {
 
 #[test]
 fn replay_after_a_lost_connection() {
-    let p = place([]);
+    let p = Place::with([]);
     let mut session = p.session();
     session.subscribe();
     for n in 0..40 {
@@ -184,7 +166,7 @@ fn replay_after_a_lost_connection() {
 fn reconnecting_during_a_run() {
     let pieces: Vec<(String, Gate)> = (0..20).map(|n| (format!("piece {n}, "), Gate::new())).collect();
     let steps = pieces.iter().flat_map(|(text, gate)| [Step::Text(text.clone()), Step::Hold(gate.clone())]);
-    let p = place([Reply::steps(steps.chain([Step::End(End::Done)]))]);
+    let p = Place::with([Reply::steps(steps.chain([Step::End(End::Done)]))]);
     let mut steady = p.session();
     steady.subscribe();
     steady.call("prompt", json!({ "text": "go" }));
@@ -219,7 +201,7 @@ fn reconnecting_during_a_run() {
 #[test]
 fn numbers_go_on_after_a_restart() {
     let gate = Gate::new();
-    let mut p = place([Reply::text("one"), Reply::held("half", &gate, "")]);
+    let mut p = Place::with([Reply::text("one"), Reply::held("half", &gate, "")]);
     let mut session = p.session();
     session.subscribe();
     session.ask("one");
@@ -248,7 +230,7 @@ fn numbers_go_on_after_a_restart() {
 
 #[test]
 fn all_sessions_and_types() {
-    let p = place([]);
+    let p = Place::with([]);
     let mut all = p.daemon.client();
     all.call("subscribe", json!({}));
     let mut session = p.session();

@@ -338,12 +338,13 @@ fn views_of_the_tree() {
     assert_eq!(shown.len(), 2);
     assert_eq!(shown[1]["parentId"], shown[0]["id"], "parents are the nearest nodes shown");
     let folded = session.call("getTree", json!({ "view": "branches" }))["nodes"].take();
-    assert_eq!(folded.as_array().unwrap().len(), 1, "no fork, no label: one run of nodes, {folded}");
-    assert_eq!(folded[0]["count"], json!(nodes.len()));
-    assert_eq!(folded[0]["lastId"], json!(session.leaf()));
+    assert_eq!(folded.as_array().unwrap().len(), 2, "a run without a fork or a label, and the leaf: {folded}");
+    assert_eq!(folded[0]["count"], json!(nodes.len() - 1));
+    assert_eq!(folded[0]["lastId"], nodes[nodes.len() - 2]["id"]);
+    assert_eq!(folded[1]["id"], json!(session.leaf()));
     let unfolded =
         session.call("getTree", json!({ "rootId": folded[0]["id"], "lastId": folded[0]["lastId"] }))["nodes"].take();
-    assert_eq!(unfolded.as_array().unwrap().len(), nodes.len());
+    assert_eq!(unfolded.as_array().unwrap().len(), nodes.len() - 1);
 
     // In pages: from the newest back, each in file order.
     let page = session.call("getTree", json!({ "limit": 2 }));
