@@ -97,12 +97,27 @@ impl Start {
     fn call<'a>(self, client: &'a Client, session_id: &str) -> Calling<'a> {
         let session_id = session_id.to_owned();
         match self {
-            Start::Prompt(params) => Box::pin(async move { client.call_raw(api::Prompt::NAME, &params).await }),
+            Start::Prompt(params) => {
+                Box::pin(async move { to_the_end(client, api::Prompt::NAME, &params, &session_id).await })
+            }
             Start::Continue => Box::pin(async move {
-                let params = api::ContinueRunParams { session_id, wait: Some(true) };
-                client.call_raw(api::ContinueRun::NAME, &params).await
+                let params = api::ContinueRunParams { session_id: session_id.clone(), wait: Some(true) };
+                to_the_end(client, api::ContinueRun::NAME, &params, &session_id).await
             }),
         }
+    }
+}
+
+/// Starts a run and waits for its end, also where the reply came before it, as for what was queued.
+async fn to_the_end(client: &Client, method: &str, params: &impl serde::Serialize, session_id: &str) -> Answer {
+    let answer = client.call_raw(method, params).await?;
+    match serde_json::from_str::<PromptResult>(answer.get()) {
+        Ok(PromptResult { outcome: None, run_id, .. }) => {
+            let params = api::WaitRunParams { session_id: session_id.to_owned(), run_id: Some(run_id) };
+            client.call_raw(api::WaitRun::NAME, &params).await
+        }
+        // What cannot be read is told where the rest of it is read.
+        _ => Ok(answer),
     }
 }
 
@@ -433,6 +448,23 @@ mod tests {
             let (got, out) = go(&fake, Output::Text, Style::PLAIN).await;
             assert_eq!((got.unwrap(), out.as_str()), (exit, "partial\n"), "{stop}");
         }
+    }
+
+    #[tokio::test]
+    async fn a_reply_before_the_end_is_waited_for() {
+        let fake = Fake::start(|method, params| match method {
+            "prompt" => {
+                let end = json!({"type": "runEnd", "runId": "r1", "stopReason": "done", "usage": fake::usage()});
+                Some(Reply::Run(vec![end], json!({"runId": "r1", "queued": true})))
+            }
+            "waitRun" => {
+                assert_eq!(params["runId"], "r1");
+                Some(Reply::Result(fake::result("done", "late")))
+            }
+            _ => None,
+        });
+        let (exit, out) = go(&fake, Output::Text, Style::PLAIN).await;
+        assert_eq!((exit.unwrap(), out.as_str()), (Exit::Done, "late\n"));
     }
 
     #[tokio::test]
