@@ -1,1 +1,186 @@
-//! lock
+//! One daemon for each socket and for each session directory.
+//!
+//! A lock is a `flock` on a file that stays where it is; the process that held it takes it along when it dies,
+//! however it dies. What the file says (process id, socket) is only for the message that a second daemon prints.
+
+use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+use rustix::process::{Pid, test_kill_process};
+
+/// Held as long as this lives.
+#[derive(Debug)]
+pub struct Locks {
+    _socket: File,
+    /// None: no session directory, or one where nothing can be written.
+    _session_dir: Option<File>,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum LockError {
+    #[error(
+        "another kli-daemon{holder} serves {what}; use it, stop it with `kli daemon stop`, or choose another {what_option}"
+    )]
+    Held { what: String, what_option: &'static str, holder: Holder },
+    #[error("cannot make the session directory {path}: {source}")]
+    MakeDirectory { path: PathBuf, source: io::Error },
+    #[error("cannot lock {path}: {source}")]
+    Io { path: PathBuf, source: io::Error },
+}
+
+/// Who holds a lock, as far as its file tells.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Holder {
+    pub pid: Option<u32>,
+    pub socket: Option<String>,
+}
+
+impl Holder {
+    /// Whether it may still be there; one that is not known counts as alive.
+    fn lives(&self) -> bool {
+        let Some(pid) = self.pid.and_then(|pid| i32::try_from(pid).ok()).and_then(Pid::from_raw) else { return true };
+        test_kill_process(pid) != Err(Errno::SRCH)
+    }
+}
+
+impl std::fmt::Display for Holder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match (self.pid, &self.socket) {
+            (Some(pid), Some(socket)) => write!(f, " (pid {pid}, socket {socket})"),
+            (Some(pid), None) => write!(f, " (pid {pid})"),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// A daemon that was killed while it started a command leaves a child that shares its descriptors until it
+/// executes: for that moment the lock outlives its holder.
+const ORPHAN_TRIES: usize = 100;
+const ORPHAN_PAUSE: Duration = Duration::from_millis(10);
+
+/// Where the lock of a session directory lies.
+pub const SESSION_DIR_LOCK: &str = ".kli-lock";
+
+/// Takes the lock of a socket path, whose directory exists, and that of the session directory, which is made
+/// (0700) where it is missing.
+pub fn acquire(socket: &Path, session_dir: Option<&Path>) -> Result<Locks, LockError> {
+    let mut beside = socket.as_os_str().to_owned();
+    beside.push(".lock");
+    let held = |what: &Path, what_option| {
+        let what = what.display().to_string();
+        move |holder| LockError::Held { what, what_option, holder }
+    };
+    let socket_lock = lock(Path::new(&beside), socket, held(socket, "--socket"))?;
+    let session_dir_lock = match session_dir {
+        None => None,
+        Some(dir) => {
+            let made = DirBuilder::new().recursive(true).mode(0o700).create(dir);
+            made.map_err(|source| LockError::MakeDirectory { path: dir.to_owned(), source })?;
+            match lock(&dir.join(SESSION_DIR_LOCK), socket, held(dir, "--session-dir")) {
+                Ok(file) => Some(file),
+                // There nobody can append; reading and listing need no lock.
+                Err(LockError::Io { path, source })
+                    if matches!(source.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem) =>
+                {
+                    tracing::warn!(path = %path.display(), error = %source, "the session directory is read-only");
+                    None
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    };
+    Ok(Locks { _socket: socket_lock, _session_dir: session_dir_lock })
+}
+
+fn lock(path: &Path, socket: &Path, held: impl FnOnce(Holder) -> LockError) -> Result<File, LockError> {
+    let failed = |source| LockError::Io { path: path.to_owned(), source };
+    let mut file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .custom_flags(OFlags::NOFOLLOW.bits().cast_signed())
+        .open(path)
+        .map_err(failed)?;
+    let mut tries = ORPHAN_TRIES;
+    loop {
+        match file.try_lock() {
+            Ok(()) => break,
+            Err(TryLockError::WouldBlock) => {
+                let holder = holder(path);
+                if tries == 0 || holder.lives() {
+                    return Err(held(holder));
+                }
+                tries -= 1;
+                std::thread::sleep(ORPHAN_PAUSE);
+            }
+            Err(TryLockError::Error(source)) => return Err(failed(source)),
+        }
+    }
+    let text = format!("{}\n{}\n", std::process::id(), socket.display());
+    file.set_len(0).and_then(|()| file.write_all(text.as_bytes())).map_err(failed)?;
+    Ok(file)
+}
+
+/// Reads who holds a lock. It may have been taken this very moment, and not yet say so.
+fn holder(path: &Path) -> Holder {
+    const TRIES: usize = 20;
+    for _ in 0..TRIES {
+        let mut text = String::new();
+        let read = File::open(path).and_then(|file| file.take(8192).read_to_string(&mut text));
+        let mut lines = text.lines();
+        if let (Ok(_), Some(Ok(pid))) = (read, lines.next().map(str::parse)) {
+            return Holder { pid: Some(pid), socket: lines.next().map(str::to_owned) };
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    Holder::default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_second_is_told_who_the_first_is() {
+        let dir = tempfile::tempdir().unwrap();
+        let (a, b, sessions) = (dir.path().join("a"), dir.path().join("b"), dir.path().join("deep/sessions"));
+        let first = acquire(&a, Some(&sessions)).unwrap();
+        let me = std::process::id();
+        for (socket, session_dir, what) in [(&a, None, &a), (&b, Some(&*sessions), &sessions)] {
+            let error = acquire(socket, session_dir).unwrap_err();
+            let text = error.to_string();
+            assert!(matches!(error, LockError::Held { .. }));
+            assert!(text.contains(&format!("pid {me}, socket {}", a.display())), "{text}");
+            assert!(text.contains(&what.display().to_string()), "{text}");
+        }
+        drop(first);
+        acquire(&b, Some(&sessions)).unwrap();
+    }
+
+    #[test]
+    fn what_a_dead_daemon_left_does_not_block() {
+        let dir = tempfile::tempdir().unwrap();
+        let socket = dir.path().join("s");
+        // The id of a process that lives: this one.
+        std::fs::write(dir.path().join("s.lock"), format!("{}\n/elsewhere\nrest", std::process::id())).unwrap();
+        let _locks = acquire(&socket, None).unwrap();
+        let text = std::fs::read_to_string(dir.path().join("s.lock")).unwrap();
+        assert_eq!(text, format!("{}\n{}\n", std::process::id(), socket.display()));
+    }
+
+    #[test]
+    fn a_session_directory_that_is_a_file_is_an_error() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("sessions");
+        std::fs::write(&file, "mine").unwrap();
+        assert!(matches!(acquire(&dir.path().join("s"), Some(&file)), Err(LockError::MakeDirectory { .. })));
+        assert_eq!(std::fs::read_to_string(&file).unwrap(), "mine");
+    }
+}

@@ -1,6 +1,33 @@
 //! The socket: listener → connection (framing, limits) → methods.
 //!
-//! This layer knows sessions only through [`Service`] and the methods registered in its `RpcModule`.
+//! This layer knows sessions only through [`Service`] and the methods registered in its [`Module`]. One socket
+//! carries newline and `Content-Length` framing by a dispatcher of our own ([`connection`], [`dispatch`]), and
+//! HTTP POST and WebSocket by jsonrpsee's server ([`http`]), all over the same methods.
+//!
+//! Start: [`prepare`] the directory, take the locks (`crate::lock`), [`bind`], [`Server::run`]. Stop: cancel
+//! [`Server::stop`]; `run` then accepts no more, lets what is in flight go out within [`Limits::drain`], closes
+//! every connection, joins their tasks, removes the socket and returns.
+
+mod connection;
+mod dispatch;
+mod http;
+mod io;
+mod limits;
+mod listener;
+pub mod methods;
+mod module;
+pub mod openrpc;
+mod serve;
+mod turn;
+
+#[cfg(test)]
+mod tests;
+
+pub use limits::Limits;
+pub use listener::{BindError, Bound, activated, bind, notify_ready, notify_stopping, prepare};
+pub use module::{Module, register};
+pub use serve::{Connections, Server};
+pub use turn::Turn;
 
 use std::sync::{Arc, Mutex};
 
@@ -14,7 +41,7 @@ use kli_protocol::api::{ClientInfo, RegisterToolsParams, SubscribeParams};
 pub type Feed = BoxStream<'static, Arc<str>>;
 
 /// Who calls. Comes to every handler.
-#[derive(Clone)]
+#[derive(Clone, Debug, Default)]
 pub struct Caller {
     pub connection: u64,
     pub client: Arc<Client>,
@@ -29,13 +56,12 @@ pub struct Client {
     pub info: Mutex<Option<ClientInfo>>,
 }
 
-/// A place in the order of one connection's calls to one session; dropping the last clone gives it up too.
-#[derive(Clone, Debug, Default)]
-pub struct Turn {}
-
-impl Turn {
-    /// The call has reached its session.
-    pub fn done(&self) {}
+impl Caller {
+    /// The client's name for itself, if it gave one.
+    pub fn name(&self) -> Option<String> {
+        let info = self.client.info.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        info.as_ref().map(|info| info.name.clone())
+    }
 }
 
 /// What the socket needs beyond plain methods.

@@ -1,0 +1,294 @@
+//! HTTP POST and WebSocket, by jsonrpsee's server over the same methods, with what it lacks:
+//!
+//! * a call without id is carried out, alone, in a batch and over WebSocket; a POST of such gets 204 and no body
+//! * any content type will do; a body that is no JSON gets status 200 and the error
+//! * the calls of a batch run side by side
+//! * a subscription over one POST is told that it needs a connection; `unsubscribe` takes its parameter by name
+//! * calls in flight over one WebSocket are bounded, and it is not read while the client does not read (`Rewound`)
+
+use std::convert::Infallible;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use futures_util::future::{BoxFuture, FutureExt};
+use futures_util::stream::{FuturesUnordered, StreamExt};
+use hyper::body::Incoming;
+use hyper::header::{CONTENT_TYPE, HeaderValue};
+use hyper::{Method as Verb, StatusCode};
+use jsonrpsee::core::middleware::{Batch, BatchEntry, Notification, RpcServiceBuilder, RpcServiceT};
+use jsonrpsee::core::server::{BatchResponseBuilder, MethodResponse};
+use jsonrpsee::core::traits::IdProvider;
+use jsonrpsee::server::{
+    BatchRequestConfig, ConnectionGuard, ConnectionState, HttpBody, HttpRequest, HttpResponse, ServerConfig,
+    StopHandle, serve_with_graceful_shutdown, stop_channel,
+};
+use jsonrpsee::types::{Id, Request, SubscriptionId};
+use kli_protocol::api::{self, Method, UnsubscribeParams};
+use kli_protocol::{ApiError, ErrorKind, decode_params};
+use tokio::net::UnixStream;
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+
+use super::dispatch::Shared;
+use super::io::Rewound;
+use super::module::error_object;
+use super::serve::Open;
+use super::{Caller, Limits};
+
+/// Requests at a time on one HTTP/2 connection.
+const MAX_STREAMS: usize = 1024;
+
+/// Serves one connection that began with an HTTP verb.
+pub(super) async fn serve(
+    socket: UnixStream,
+    head: Vec<u8>,
+    shared: Arc<Shared>,
+    open: &Open,
+    stop: &CancellationToken,
+) {
+    let drain = shared.limits.drain;
+    let (stop_handle, stopper) = stop_channel();
+    let caller = Caller { connection: open.id, ..Caller::default() };
+    let streams = ConnectionGuard::new(MAX_STREAMS);
+    let http = Arc::new(Http { shared, caller, stop_handle, streams, upgraded: Mutex::new(None) });
+    let service = {
+        let http = http.clone();
+        tower::service_fn(move |request| answer(http.clone(), request))
+    };
+    let whole = async {
+        let io = Rewound::new(head.into(), socket);
+        if let Err(error) = serve_with_graceful_shutdown(io, service, stop.cancelled()).await {
+            tracing::debug!(%error, "an HTTP connection broke");
+        }
+        let upgraded = http.upgraded.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(websocket) = upgraded {
+            websocket.await;
+        }
+    };
+    let late = async {
+        stop.cancelled().await;
+        let _ = stopper.stop();
+        tokio::time::sleep(drain).await;
+    };
+    tokio::select! {
+        () = whole => {}
+        () = late => tracing::debug!("an HTTP connection was closed with replies still in flight"),
+    }
+}
+
+/// One connection.
+struct Http {
+    shared: Arc<Shared>,
+    caller: Caller,
+    stop_handle: StopHandle,
+    streams: ConnectionGuard,
+    /// The WebSocket that the connection became, to be driven by its task once HTTP is through. A mutex, since the
+    /// library calls from a place that cannot hand it over otherwise.
+    upgraded: Mutex<Option<BoxFuture<'static, ()>>>,
+}
+
+/// In a request's extensions: there is no connection to send events over.
+#[derive(Clone, Copy)]
+struct OverPost;
+
+/// In a response's extensions: there is nothing to reply.
+#[derive(Clone, Copy)]
+struct NoReply;
+
+async fn answer(http: Arc<Http>, mut request: HttpRequest<Incoming>) -> Result<HttpResponse, Infallible> {
+    use jsonrpsee::server::{http as post, ws};
+
+    let Some(permit) = http.streams.try_acquire() else {
+        return Ok(post::response::too_many_requests());
+    };
+    let limits = &http.shared.limits;
+    let id = u32::try_from(http.caller.connection & u64::from(u32::MAX)).unwrap_or_default();
+    let connection = ConnectionState::new(http.stop_handle.clone(), id, permit);
+    let methods = http.shared.methods.clone();
+    let room = Arc::new(Semaphore::new(limits.max_in_flight));
+    let max_in_flight = limits.max_in_flight;
+    let layers = RpcServiceBuilder::new().layer_fn(move |inner| Door { inner, room: room.clone(), max_in_flight });
+    request.extensions_mut().insert(http.caller.clone());
+    if ws::is_upgrade_request(&request) {
+        return Ok(match ws::connect(request, config(limits), methods, connection, layers).await {
+            Ok((response, websocket)) => {
+                *http.upgraded.lock().unwrap_or_else(PoisonError::into_inner) = Some(websocket.boxed());
+                response
+            }
+            Err(mut response) => {
+                *response.status_mut() = StatusCode::BAD_REQUEST;
+                response
+            }
+        });
+    }
+    if request.method() != Verb::POST {
+        return Ok(post::response::method_not_allowed());
+    }
+    request.extensions_mut().insert(OverPost);
+    request.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    let mut response = post::call_with_service_builder(request, config(limits), connection, methods, layers).await;
+    if response.status() == StatusCode::BAD_REQUEST {
+        *response.status_mut() = StatusCode::OK;
+    }
+    if response.extensions().get::<NoReply>().is_some() {
+        *response.status_mut() = StatusCode::NO_CONTENT;
+        response.headers_mut().remove(CONTENT_TYPE);
+        *response.body_mut() = HttpBody::empty();
+    }
+    Ok(response)
+}
+
+fn config(limits: &Limits) -> ServerConfig {
+    let bytes = u32::try_from(limits.max_message_bytes).unwrap_or(u32::MAX);
+    let count = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
+    ServerConfig::builder()
+        .max_request_body_size(bytes)
+        // The library takes this one for incoming WebSocket messages too. Replies are paged far below it.
+        .max_response_body_size(bytes)
+        .max_subscriptions_per_connection(count(limits.max_subscriptions))
+        .set_batch_request_config(BatchRequestConfig::Limit(count(limits.max_batch)))
+        .set_message_buffer_capacity(limits.websocket_queue)
+        .set_id_provider(Numbers)
+        .build()
+}
+
+/// Subscriptions are numbered, as in our own framings.
+#[derive(Debug)]
+struct Numbers;
+
+impl IdProvider for Numbers {
+    fn next_id(&self) -> SubscriptionId<'static> {
+        static LAST: AtomicU64 = AtomicU64::new(0);
+        SubscriptionId::Num(LAST.fetch_add(1, Ordering::Relaxed) + 1)
+    }
+}
+
+/// Between the library's reading and its calling.
+struct Door<T> {
+    inner: T,
+    /// For calls in flight of one connection.
+    room: Arc<Semaphore>,
+    max_in_flight: usize,
+}
+
+const SUBSCRIPTIONS: [&str; 2] = [<api::Subscribe as Method>::NAME, <api::RegisterTools as Method>::NAME];
+const ENDS: [&str; 2] = [<api::Unsubscribe as Method>::NAME, <api::UnregisterTools as Method>::NAME];
+
+impl<T> Door<T>
+where
+    T: RpcServiceT<
+            MethodResponse = MethodResponse,
+            BatchResponse = MethodResponse,
+            NotificationResponse = MethodResponse,
+        > + Clone
+        + Send
+        + Sync
+        + 'static,
+{
+    fn enter<'a>(&self, mut request: Request<'a>) -> BoxFuture<'a, MethodResponse> {
+        let Ok(permit) = self.room.clone().try_acquire_owned() else {
+            let max = self.max_in_flight;
+            let text = format!("maxInFlight ({max}) calls wait for their answers on this connection; await some");
+            return refused(request.id, ApiError::limit("maxInFlight", max as u64, text));
+        };
+        let over_post = request.extensions.get::<OverPost>().is_some();
+        if over_post && SUBSCRIPTIONS.contains(&&*request.method) {
+            let text = format!("{} needs a connection that stays: a WebSocket, or newline framing", request.method);
+            return refused(request.id, ApiError::new(ErrorKind::NeedsConnection, text));
+        }
+        if ENDS.contains(&&*request.method) {
+            let params = request.params.as_ref().map(|params| params.get());
+            match decode_params::<UnsubscribeParams>(params) {
+                // A single POST has no subscriptions.
+                Ok(_) if over_post => {
+                    let no = jsonrpsee::core::server::ResponsePayload::success(false);
+                    return std::future::ready(MethodResponse::response(request.id, no, usize::MAX)).boxed();
+                }
+                Ok(params) => {
+                    let by_position = serde_json::value::to_raw_value(&[params.subscription]).ok();
+                    request.params = by_position.map(std::borrow::Cow::Owned);
+                }
+                Err(error) => return refused(request.id, error),
+            }
+        }
+        let call = self.inner.call(request);
+        async move {
+            let response = call.await;
+            drop(permit);
+            response
+        }
+        .boxed()
+    }
+
+    /// A call without id. A subscription without one would have no number, and is passed over.
+    fn carry_out<'a>(&self, notification: Notification<'a>) -> BoxFuture<'a, ()> {
+        if SUBSCRIPTIONS.contains(&&*notification.method) {
+            return std::future::ready(()).boxed();
+        }
+        let Notification { method, params, extensions, .. } = notification;
+        let request = Request { jsonrpc: Default::default(), id: Id::Null, method, params, extensions };
+        self.enter(request).map(drop).boxed()
+    }
+}
+
+fn refused(id: Id<'_>, error: ApiError) -> BoxFuture<'_, MethodResponse> {
+    std::future::ready(MethodResponse::error(id, error_object(error))).boxed()
+}
+
+fn no_reply() -> MethodResponse {
+    let mut response = MethodResponse::notification();
+    response.extensions_mut().insert(NoReply);
+    response
+}
+
+impl<T> RpcServiceT for Door<T>
+where
+    T: RpcServiceT<
+            MethodResponse = MethodResponse,
+            BatchResponse = MethodResponse,
+            NotificationResponse = MethodResponse,
+        > + Clone
+        + Send
+        + Sync
+        + 'static,
+{
+    type MethodResponse = MethodResponse;
+    type NotificationResponse = MethodResponse;
+    type BatchResponse = MethodResponse;
+
+    fn call<'a>(&self, request: Request<'a>) -> impl Future<Output = MethodResponse> + Send + 'a {
+        self.enter(request)
+    }
+
+    fn notification<'a>(&self, notification: Notification<'a>) -> impl Future<Output = MethodResponse> + Send + 'a {
+        self.carry_out(notification).map(|()| no_reply())
+    }
+
+    fn batch<'a>(&self, batch: Batch<'a>) -> impl Future<Output = MethodResponse> + Send + 'a {
+        let members: FuturesUnordered<_> = batch
+            .into_iter()
+            .map(|member| match member {
+                Ok(BatchEntry::Call(request)) => self.enter(request).map(Some).boxed(),
+                Ok(BatchEntry::Notification(notification)) => self.carry_out(notification).map(|()| None).boxed(),
+                Err(error) => {
+                    let (error, id) = error.into_parts();
+                    std::future::ready(Some(MethodResponse::error(id, error))).boxed()
+                }
+            })
+            .collect();
+        let empty = members.is_empty();
+        async move {
+            let mut members = members;
+            let mut replies = BatchResponseBuilder::new_with_limit(usize::MAX);
+            while let Some(reply) = members.next().await {
+                // The reply of a subscription is out already.
+                if let Some(reply) = reply.filter(|reply| !reply.is_subscription())
+                    && let Err(too_large) = replies.append(reply)
+                {
+                    return too_large;
+                }
+            }
+            if replies.is_empty() && !empty { no_reply() } else { MethodResponse::from_batch(replies.finish()) }
+        }
+    }
+}

@@ -1,0 +1,87 @@
+//! Methods about the daemon itself.
+
+use kli_protocol::api::{
+    self, Empty, InitializeResult, ListModelsResult, PingResult, ReloadConfigResult, StatusResult,
+};
+use kli_protocol::{ApiError, ErrorKind, PROTOCOL_VERSION};
+
+use super::Context;
+use crate::rpc::{Module, register};
+
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+pub(super) fn register_all(module: &mut Module<Context>) {
+    register::<api::Ping, _, _>(module, |_, _, _| async {
+        Ok(PingResult { version: VERSION.into(), protocol_version: PROTOCOL_VERSION, pid: std::process::id() })
+    });
+    register::<api::Initialize, _, _>(module, |context, caller, params| async move {
+        if let Some(wanted) = params.protocol_version.filter(|v| *v != PROTOCOL_VERSION) {
+            return Err(ApiError::invalid_params(format!(
+                "protocolVersion: this daemon speaks {PROTOCOL_VERSION}, the client wants {wanted}; update the older one"
+            )));
+        }
+        *caller.client.info.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(params.client_info);
+        Ok(InitializeResult {
+            version: VERSION.into(),
+            protocol_version: PROTOCOL_VERSION,
+            capabilities: serde_json::json!({ "events": true, "clientTools": true, "framings": ["newline", "contentLength", "http", "webSocket"] }),
+            limits: context.limits.clone(),
+            session_dir: session_dir(&context),
+        })
+    });
+    register::<api::GetStatus, _, _>(module, |context, _, _| async move {
+        Ok(StatusResult {
+            pid: std::process::id(),
+            version: VERSION.into(),
+            uptime_ms: context.control.uptime_ms(),
+            socket: context.socket.clone(),
+            session_dir: session_dir(&context),
+            sessions: context.registry.counts(),
+            connections: context.control.connections(),
+            memory_bytes: resident_bytes(),
+        })
+    });
+    register::<api::Discover, _, _>(module, |_, _, _| async { Ok(crate::rpc::openrpc::document().clone()) });
+    register::<api::ListModels, _, _>(module, |context, _, _| async move {
+        let models = context.registry.deps.models();
+        Ok(ListModelsResult { models: models.list(), default: models.default_model() })
+    });
+    register::<api::ReloadConfig, _, _>(module, |context, _, _| async move {
+        Ok(ReloadConfigResult { changed: context.control.reload_config().await? })
+    });
+    register::<api::Shutdown, _, _>(module, |context, _, params| async move { shutdown(&context, params).await });
+}
+
+async fn shutdown(context: &Context, params: api::ShutdownParams) -> Result<Empty, ApiError> {
+    let (running, memory_only) = (context.registry.running(), context.registry.memory_only());
+    if params.force == Some(true) || (running.is_empty() && memory_only.is_empty()) {
+        context.control.stop();
+        return Ok(Empty {});
+    }
+    if params.when_idle == Some(true) && memory_only.is_empty() {
+        context.control.stop_when_idle();
+        return Ok(Empty {});
+    }
+    Err(ApiError::new(
+        ErrorKind::DaemonBusy,
+        format!(
+            "{} sessions are running and {} live only in memory and would be lost; wait, export them, or use `force`.",
+            running.len(),
+            memory_only.len()
+        ),
+    )
+    .with("running", running)
+    .with("memoryOnly", memory_only))
+}
+
+fn session_dir(context: &Context) -> Option<String> {
+    context.registry.deps.store.session_dir().map(|dir| dir.display().to_string())
+}
+
+/// Resident memory of this process; 0 where the system does not say.
+fn resident_bytes() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let kib: u64 = line.and_then(|l| l.trim().split(' ').next()).and_then(|n| n.parse().ok()).unwrap_or_default();
+    kib * 1024
+}
