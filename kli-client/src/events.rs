@@ -19,8 +19,8 @@ use crate::connector::Connector;
 use crate::error::{CallError, ConnectError};
 use crate::wire::LineWire;
 
-/// For how long a lost connection is tried for again.
-const RECONNECT: Duration = Duration::from_secs(15);
+/// For how long a lost connection is tried for again, unless told otherwise.
+const PATIENCE: Duration = Duration::from_secs(10);
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
@@ -46,6 +46,8 @@ pub enum Step {
 pub struct EventStream {
     connector: Connector,
     session_id: String,
+    types: Option<Vec<String>>,
+    patience: Option<Duration>,
     /// The number of the last event that was handed out.
     last: Option<u64>,
     state: State,
@@ -90,7 +92,27 @@ impl Down {
 impl EventStream {
     pub(crate) fn new(connector: Connector, session_id: &str, after: Option<u64>) -> EventStream {
         let state = State::Down(Down::first());
-        EventStream { connector, session_id: session_id.to_owned(), last: after, state }
+        EventStream {
+            connector,
+            session_id: session_id.to_owned(),
+            types: None,
+            patience: Some(PATIENCE),
+            last: after,
+            state,
+        }
+    }
+
+    /// Only events of these types (`snapshot` and `lagged` come in any case).
+    pub fn only(mut self, types: &[&str]) -> EventStream {
+        self.types = Some(types.iter().map(|t| (*t).to_owned()).collect());
+        self
+    }
+
+    /// Tries for a lost connection for ever. A daemon that ended is not started anew by a stream in any case: it
+    /// may have been stopped on purpose. The next call of a [`Client`](crate::Client) starts it.
+    pub fn patient(mut self) -> EventStream {
+        self.patience = None;
+        self
     }
 
     /// The session whose events these are.
@@ -134,12 +156,14 @@ impl EventStream {
     async fn advance(&mut self) -> Result<Option<Step>, CallError> {
         match &mut self.state {
             State::Down(down) => {
-                if down.since.is_some_and(|since| since.elapsed() > RECONNECT) {
+                if let (Some(since), Some(patience)) = (down.since, self.patience)
+                    && since.elapsed() > patience
+                {
                     return Err(CallError::Lost { method: Subscribe::NAME.into(), reason: down.why.clone() });
                 }
                 sleep_until(down.next).await;
                 let down = down.clone();
-                match self.ask().await {
+                match self.ask(down.since.is_none()).await {
                     Ok(wire) => self.state = State::Asked(wire, down),
                     Err(e) if down.since.is_none() || is_final(&e) => return Err(e),
                     Err(e) => self.state = State::Down(down.again(e.to_string())),
@@ -177,11 +201,15 @@ impl EventStream {
         }
     }
 
-    async fn ask(&self) -> Result<LineWire, CallError> {
-        let params = SubscribeParams { session_id: Some(self.session_id.clone()), after: self.last, types: None };
+    async fn ask(&self, first: bool) -> Result<LineWire, CallError> {
+        let params =
+            SubscribeParams { session_id: Some(self.session_id.clone()), after: self.last, types: self.types.clone() };
         let lost = |reason: String| CallError::Lost { method: Subscribe::NAME.into(), reason };
         let params = to_raw_value(&params).map_err(|e| lost(e.to_string()))?;
-        let mut wire = self.connector.wire().await?;
+        let mut wire = match first {
+            true => self.connector.wire().await?,
+            false => self.connector.clone().without_starting().wire().await?,
+        };
         wire.send(&request(1, Subscribe::NAME, &params)).await.map_err(|e| lost(e.to_string()))?;
         Ok(wire)
     }
@@ -253,8 +281,6 @@ fn is_final(e: &CallError) -> bool {
                 | ConnectError::PathTooLong(_)
                 | ConnectError::NotASocket { .. }
                 | ConnectError::BadHost { .. }
-                | ConnectError::NoProgram { .. }
-                | ConnectError::Exited { .. }
                 | ConnectError::Protocol { .. }
         ),
         CallError::Api(_) | CallError::BadParams { .. } => true,
