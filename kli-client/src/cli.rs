@@ -14,6 +14,7 @@ mod daemon;
 mod fake;
 mod input;
 mod out;
+mod repl;
 mod rpc;
 mod run;
 mod text;
@@ -25,7 +26,6 @@ use std::process::ExitCode;
 
 use args::{Args, Command};
 use context::Context;
-use kli_client::CallError;
 
 /// How the program ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,7 +97,7 @@ async fn dispatch(args: Args) -> anyhow::Result<Exit> {
     let Args { global, run, command } = args;
     let command = match command {
         None if run.print.is_some() => return run::print(global, run).await,
-        None => return Err(UsageError("say what to do: -p TEXT, or a command (see --help)".into()).into()),
+        None => return repl::start(global, run).await,
         Some(Command::Completions { shell }) => return commands::completions(shell),
         Some(Command::Bridge) => return bridge::run(&global).await,
         Some(Command::Daemon(command)) => return daemon::run(&global, command).await,
@@ -105,9 +105,4 @@ async fn dispatch(args: Args) -> anyhow::Result<Exit> {
         Some(command) => command,
     };
     commands::run(&Context::connect(global).await?, command).await
-}
-
-/// The daemon's own error inside an error, if it is one.
-fn api_error(error: &anyhow::Error) -> Option<&kli_client::ApiError> {
-    error.downcast_ref::<CallError>().and_then(CallError::api)
 }

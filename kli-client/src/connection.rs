@@ -35,8 +35,10 @@ pub(crate) struct Connection {
 struct Call {
     method: String,
     params: Box<RawValue>,
-    reply: oneshot::Sender<Result<Box<RawValue>, CallError>>,
+    reply: Reply,
 }
+
+type Reply = oneshot::Sender<Result<Box<RawValue>, CallError>>;
 
 /// The call was not sent: the connection had ended before.
 pub(crate) struct NotSent(pub(crate) Box<RawValue>);
@@ -198,7 +200,7 @@ impl Out {
 #[derive(Default)]
 struct Pending {
     next: u64,
-    waiting: HashMap<u64, (String, oneshot::Sender<Result<Box<RawValue>, CallError>>)>,
+    waiting: HashMap<u64, (String, Reply)>,
 }
 
 impl Pending {

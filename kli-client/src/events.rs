@@ -19,8 +19,8 @@ use crate::connector::Connector;
 use crate::error::{CallError, ConnectError};
 use crate::wire::LineWire;
 
-/// For how long a lost connection is tried for again.
-const RECONNECT: Duration = Duration::from_secs(15);
+/// For how long a lost connection is tried for again, unless told otherwise.
+const PATIENCE: Duration = Duration::from_secs(10);
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
@@ -31,10 +31,23 @@ pub struct Received {
     pub event: Event,
 }
 
+/// What [`EventStream::step`] saw.
+#[derive(Debug)]
+pub enum Step {
+    Event(Box<Received>),
+    /// The connection is gone; it is tried for again.
+    Lost(String),
+    /// It is back, and the events that were missed follow (or a `snapshot`, where there are too many of them).
+    /// A run that a crash of the daemon cut off may have no end among them: ask `getSession` what goes on.
+    Back,
+}
+
 /// The events of a session. The first is a `snapshot`; another one comes where events were missed for good.
 pub struct EventStream {
     connector: Connector,
     session_id: String,
+    types: Option<Vec<String>>,
+    patience: Option<Duration>,
     /// The number of the last event that was handed out.
     last: Option<u64>,
     state: State,
@@ -79,7 +92,27 @@ impl Down {
 impl EventStream {
     pub(crate) fn new(connector: Connector, session_id: &str, after: Option<u64>) -> EventStream {
         let state = State::Down(Down::first());
-        EventStream { connector, session_id: session_id.to_owned(), last: after, state }
+        EventStream {
+            connector,
+            session_id: session_id.to_owned(),
+            types: None,
+            patience: Some(PATIENCE),
+            last: after,
+            state,
+        }
+    }
+
+    /// Only events of these types (`snapshot` and `lagged` come in any case).
+    pub fn only(mut self, types: &[&str]) -> EventStream {
+        self.types = Some(types.iter().map(|t| (*t).to_owned()).collect());
+        self
+    }
+
+    /// Tries for a lost connection for ever. A daemon that ended is not started anew by a stream in any case: it
+    /// may have been stopped on purpose. The next call of a [`Client`](crate::Client) starts it.
+    pub fn patient(mut self) -> EventStream {
+        self.patience = None;
+        self
     }
 
     /// The session whose events these are.
@@ -104,24 +137,33 @@ impl EventStream {
     /// May be cancelled at any time; no event is lost by that.
     pub async fn next(&mut self) -> Result<Received, CallError> {
         loop {
-            if let Some(raw) = self.advance().await?
-                && let Some(received) = self.accept(raw)
-            {
-                return Ok(received);
+            if let Step::Event(received) = self.step().await? {
+                return Ok(*received);
             }
         }
     }
 
-    /// One step: connect, subscribe, or read a message.
-    async fn advance(&mut self) -> Result<Option<Box<RawValue>>, CallError> {
+    /// The next event, or that the connection went or came back, for a program that tells a person.
+    pub async fn step(&mut self) -> Result<Step, CallError> {
+        loop {
+            if let Some(step) = self.advance().await? {
+                return Ok(step);
+            }
+        }
+    }
+
+    /// Connects, subscribes, or reads a message.
+    async fn advance(&mut self) -> Result<Option<Step>, CallError> {
         match &mut self.state {
             State::Down(down) => {
-                if down.since.is_some_and(|since| since.elapsed() > RECONNECT) {
+                if let (Some(since), Some(patience)) = (down.since, self.patience)
+                    && since.elapsed() > patience
+                {
                     return Err(CallError::Lost { method: Subscribe::NAME.into(), reason: down.why.clone() });
                 }
                 sleep_until(down.next).await;
                 let down = down.clone();
-                match self.ask().await {
+                match self.ask(down.since.is_none()).await {
                     Ok(wire) => self.state = State::Asked(wire, down),
                     Err(e) if down.since.is_none() || is_final(&e) => return Err(e),
                     Err(e) => self.state = State::Down(down.again(e.to_string())),
@@ -131,55 +173,64 @@ impl EventStream {
             State::Asked(wire, down) => {
                 let line = wire.recv().await;
                 let down = down.clone();
-                let Ok(Some(line)) = line else {
-                    let first = down.since.is_none();
-                    let why = "the connection was closed".to_owned();
-                    self.state = State::Down(Down { since: down.since.or(Some(Instant::now())), ..down.again(why) });
-                    return if first {
-                        Err(ConnectError::Closed { hint: self.connector.closed_hint() }.into())
-                    } else {
+                match line {
+                    Ok(Some(line)) => self.subscribed(&line, down),
+                    _ if down.since.is_none() => {
+                        let hint = self.connector.closed_hint();
+                        self.state = State::Down(down);
+                        Err(ConnectError::Closed { hint }.into())
+                    }
+                    _ => {
+                        self.state = State::Down(down.again("the connection was closed".into()));
                         Ok(None)
-                    };
-                };
-                self.subscribed(&line, down)?;
-                Ok(None)
+                    }
+                }
             }
             State::Live(wire, id) => {
-                match wire.recv().await {
-                    Ok(Some(line)) => return Ok(notification(&line, *id).map(|(_, result)| result)),
-                    Ok(None) => self.state = State::Down(Down::now("the daemon has gone".into())),
-                    Err(e) => self.state = State::Down(Down::now(e.to_string())),
-                }
-                Ok(None)
+                let why = match wire.recv().await {
+                    Ok(Some(line)) => {
+                        let raw = notification(&line, *id).map(|(_, result)| result);
+                        return Ok(raw.and_then(|raw| self.accept(raw)).map(|r| Step::Event(Box::new(r))));
+                    }
+                    Ok(None) => "the daemon has gone".to_owned(),
+                    Err(e) => e.to_string(),
+                };
+                self.state = State::Down(Down::now(why.clone()));
+                Ok(Some(Step::Lost(why)))
             }
         }
     }
 
-    async fn ask(&self) -> Result<LineWire, CallError> {
-        let params = SubscribeParams { session_id: Some(self.session_id.clone()), after: self.last, types: None };
+    async fn ask(&self, first: bool) -> Result<LineWire, CallError> {
+        let params =
+            SubscribeParams { session_id: Some(self.session_id.clone()), after: self.last, types: self.types.clone() };
         let lost = |reason: String| CallError::Lost { method: Subscribe::NAME.into(), reason };
         let params = to_raw_value(&params).map_err(|e| lost(e.to_string()))?;
-        let mut wire = self.connector.wire().await?;
+        let mut wire = match first {
+            true => self.connector.wire().await?,
+            false => self.connector.clone().without_starting().wire().await?,
+        };
         wire.send(&request(1, Subscribe::NAME, &params)).await.map_err(|e| lost(e.to_string()))?;
         Ok(wire)
     }
 
     /// Takes the reply of `subscribe`.
-    fn subscribed(&mut self, line: &[u8], down: Down) -> Result<(), CallError> {
+    fn subscribed(&mut self, line: &[u8], down: Down) -> Result<Option<Step>, CallError> {
         let bad = |e: serde_json::Error| CallError::BadReply { method: Subscribe::NAME.into(), reason: e.to_string() };
         let message: Incoming = serde_json::from_slice(line).map_err(bad)?;
         match outcome(Subscribe::NAME, message.result, message.error) {
             Ok(id) => {
                 let id = serde_json::from_str(id.get()).map_err(bad)?;
+                let back = down.since.map(|_| Step::Back);
                 if let State::Asked(wire, _) = std::mem::replace(&mut self.state, State::Down(down)) {
                     self.state = State::Live(wire, id);
                 }
-                Ok(())
+                Ok(back)
             }
             // The old daemon is on its way out; the next one will know.
             Err(CallError::Api(e)) if e.kind() == Some(ErrorKind::ShuttingDown) && down.since.is_some() => {
                 self.state = State::Down(down.again(e.message));
-                Ok(())
+                Ok(None)
             }
             Err(e) => {
                 self.state = State::Down(down);
@@ -230,8 +281,6 @@ fn is_final(e: &CallError) -> bool {
                 | ConnectError::PathTooLong(_)
                 | ConnectError::NotASocket { .. }
                 | ConnectError::BadHost { .. }
-                | ConnectError::NoProgram { .. }
-                | ConnectError::Exited { .. }
                 | ConnectError::Protocol { .. }
         ),
         CallError::Api(_) | CallError::BadParams { .. } => true,

@@ -1,8 +1,9 @@
 //! A daemon for tests: a real Unix socket, newline framing, and a few methods with the answers that a daemon gives.
 //!
-//! What a test wants otherwise it says by [`Script`]. The same file serves the library's tests and the program's.
+//! What a test wants otherwise it says by [`Script`]. The same file serves the tests of the library, of the program's modules, and of the whole program.
 
-#![allow(dead_code, reason = "each of the two uses a part")]
+#![allow(dead_code, reason = "each of those that include it uses a part")]
+#![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};

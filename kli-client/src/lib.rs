@@ -38,5 +38,5 @@ mod wire;
 pub use client::{Client, Subscription};
 pub use connector::Connector;
 pub use error::{CallError, ConnectError};
-pub use events::{EventStream, Received};
+pub use events::{EventStream, Received, Step};
 pub use kli_protocol::{self as protocol, ApiError, ErrorKind, api};

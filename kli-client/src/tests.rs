@@ -8,7 +8,7 @@ use serde_json::json;
 
 use crate::api::{self, EventBody};
 use crate::fake::{self, Fake, Options, Reply, SESSION};
-use crate::{CallError, Client, ConnectError, Connector, ErrorKind};
+use crate::{CallError, Client, ConnectError, Connector, ErrorKind, Step};
 
 fn connector(fake: &Fake) -> Connector {
     Connector::local(Some(fake.path.clone())).unwrap().without_starting()
@@ -147,6 +147,18 @@ async fn cancelling_next_loses_nothing() {
     }
     let last = seen.iter().skip(1).copied().collect::<Vec<_>>();
     assert_eq!(last, (1..100).collect::<Vec<u64>>());
+}
+
+#[tokio::test]
+async fn losing_the_connection_can_be_told() {
+    let fake = Fake::start(|_, _| None);
+    let mut events = client(&fake).await.events(SESSION);
+    assert!(matches!(events.step().await.unwrap(), Step::Event(_)));
+    fake.cut();
+    assert!(matches!(events.step().await.unwrap(), Step::Lost(_)));
+    assert!(matches!(events.step().await.unwrap(), Step::Back));
+    fake.publish(delta("x"));
+    assert!(matches!(events.step().await.unwrap(), Step::Event(_)));
 }
 
 #[tokio::test]

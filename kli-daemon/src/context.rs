@@ -13,6 +13,7 @@
 pub mod assemble;
 pub mod cut;
 pub mod estimate;
+pub mod expand;
 mod image;
 mod item;
 pub mod preview;

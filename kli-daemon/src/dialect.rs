@@ -4,10 +4,13 @@
 //! provider's prompt cache lives on that), and a [`Decoder`], which feeds the [`Assembler`] that all formats
 //! share. Sending, waiting and HTTP status codes are left to [`crate::provider`].
 
+pub mod anthropic;
 mod arguments;
 mod assembler;
 pub mod failure;
+pub mod google;
 pub mod openai_chat;
+pub mod openai_responses;
 mod quirks;
 #[cfg(test)]
 mod tests;
@@ -102,14 +105,20 @@ impl Failure {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Api {
     OpenaiChat,
+    OpenaiResponses,
+    Anthropic,
+    Google,
 }
 
 impl Api {
-    pub const ALL: [Api; 1] = [Api::OpenaiChat];
+    pub const ALL: [Api; 4] = [Api::OpenaiChat, Api::OpenaiResponses, Api::Anthropic, Api::Google];
 
     pub fn name(self) -> &'static str {
         match self {
             Api::OpenaiChat => "openai-chat",
+            Api::OpenaiResponses => "openai-responses",
+            Api::Anthropic => "anthropic",
+            Api::Google => "google",
         }
     }
 
@@ -117,10 +126,24 @@ impl Api {
         Api::ALL.into_iter().find(|api| api.name() == name)
     }
 
+    /// Whether `name` is this format, also as pi's files spell it: their signatures are the same as ours.
+    pub fn is_called(self, name: &str) -> bool {
+        let in_pi = match self {
+            Api::OpenaiChat => "openai-completions",
+            Api::OpenaiResponses => "openai-responses",
+            Api::Anthropic => "anthropic-messages",
+            Api::Google => "google-generative-ai",
+        };
+        name == self.name() || name == in_pi
+    }
+
     /// The two halves of this format.
     pub fn dialect(self) -> &'static dyn Dialect {
         match self {
             Api::OpenaiChat => &openai_chat::OpenaiChat,
+            Api::OpenaiResponses => &openai_responses::OpenaiResponses,
+            Api::Anthropic => &anthropic::Anthropic,
+            Api::Google => &google::Google,
         }
     }
 }

@@ -107,7 +107,7 @@ impl Parser {
             self.dispatch(out);
         } else {
             let (field, value) = match memchr::memchr(b':', text) {
-                Some(colon) => (&text[..colon], text.get(colon + 1..).unwrap_or_default()),
+                Some(colon) => (text.get(..colon).unwrap_or_default(), text.get(colon + 1..).unwrap_or_default()),
                 None => (text, &[][..]),
             };
             let value = value.strip_prefix(b" ").unwrap_or(value);

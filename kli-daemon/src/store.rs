@@ -6,18 +6,23 @@
 //!
 //! Inside: [`log`] answers questions about a session ([`walk`] those that go along its tree), [`write`] appends,
 //! [`medium`] and [`disk`] are where bytes lie, [`scan`] reads them into the index, [`legacy`] knows pi's first
-//! formats, [`sessions`] is the store, [`catalog`] what lies in its directory, [`last`] the session last used,
-//! [`sync`] the thread that brings files to disk.
+//! formats, [`sessions`] is the store, [`catalog`] what lies in its directory ([`listing`] reads it ahead), [`last`] the session last used,
+//! [`sync`] the thread that brings files to disk, [`search`] looks into all sessions,
+//! [`import`] and [`export`] know the formats of other programs.
 
 mod catalog;
 mod disk;
 pub mod events;
+mod export;
+mod import;
 mod last;
 mod legacy;
+mod listing;
 mod log;
 mod medium;
 mod names;
 mod scan;
+mod search;
 mod sessions;
 mod sync;
 #[cfg(test)]
@@ -29,14 +34,18 @@ use std::path::PathBuf;
 
 use kli_protocol::api::{Mode, Warning};
 use kli_protocol::record::{Entry, Usage};
+use serde::{Deserialize, Serialize};
 
 pub use crate::tree::{Ix, Node, Role};
+pub use export::Export;
+pub use import::Import;
 pub use log::Log;
 pub use names::{title, valid_session_id};
+pub use search::Search;
 pub use sessions::Store;
 
 /// What is known of a session without reading bodies.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Facts {
     pub id: String,
     pub work_dir: String,

@@ -345,6 +345,13 @@ impl Index {
         u32::try_from(self.rows.partition_point(|row| row.offset < offset)).unwrap_or(NONE)
     }
 
+    /// The own record that begins within these bytes of the file.
+    pub fn row_between(&self, from: u64, to: u64) -> Option<u32> {
+        let number = self.rows.partition_point(|row| row.offset < from);
+        self.rows.get(number).filter(|row| row.offset < to)?;
+        Some(self.start + u32::try_from(number).ok()?)
+    }
+
     /// Whether a parent of this id is awaited: it should not be given to a new record.
     pub fn is_awaited(&self, id: &str) -> bool {
         self.waiting.contains_key(id)

@@ -260,15 +260,24 @@ impl Decoder {
         match self.framing {
             Framing::Lines if length > self.max => {
                 self.clear();
+                self.fresh = false;
                 self.state = State::SkipLine;
                 Some(Found::Oversized)
             }
             Framing::ContentLength if headers.bytes + length > MAX_HEADER_BYTES => {
-                self.state = State::Resync;
-                Some(Found::BadHeader("the headers are longer than 8 KiB"))
+                Some(self.overlong_headers(headers, self.start))
             }
             _ => None,
         }
+    }
+
+    /// Passes over as much of the line as was permitted, whether or not its end is there.
+    fn overlong_headers(&mut self, headers: Headers, line: usize) -> Found {
+        self.start = line + MAX_HEADER_BYTES.saturating_sub(headers.bytes);
+        self.scanned = self.start;
+        self.fresh = false;
+        self.state = State::Resync;
+        Found::BadHeader("the headers are longer than 8 KiB")
     }
 
     /// A line as a message, unless it is blank.
@@ -290,10 +299,13 @@ impl Decoder {
     }
 
     fn header_line(&mut self, headers: Headers, start: usize, end: usize) -> Option<Found> {
+        let bytes = headers.bytes + (end + 1 - start);
+        if bytes > MAX_HEADER_BYTES {
+            return Some(self.overlong_headers(headers, start));
+        }
         let line = self.buf.get(start..end)?;
         let unmarked = if self.fresh { line.strip_prefix(BOM).unwrap_or(line) } else { line };
         let line = unmarked.trim_ascii();
-        let bytes = headers.bytes + (end + 1 - start);
         let next = match (line.is_empty(), headers.length) {
             (true, None) if headers.bytes == 0 => Ok(State::Line(headers)),
             (true, None) => Err("the headers have no Content-Length"),
@@ -301,7 +313,6 @@ impl Decoder {
                 Ok(length) if length <= self.max => Ok(State::Body(length)),
                 _ => Ok(State::SkipBody(length)),
             },
-            _ if bytes > MAX_HEADER_BYTES => Err("the headers are longer than 8 KiB"),
             _ => header(line, headers.length).map(|length| State::Line(Headers { length, bytes })),
         };
         self.fresh &= line.is_empty();

@@ -12,7 +12,7 @@ use kli_protocol::api;
 /// daemon is started where none runs. Where a command takes a SESSION and none is given, it is the one last used
 /// in this directory.
 #[derive(Debug, Parser)]
-#[command(name = "kli", version, disable_help_subcommand = true, max_term_width = 100)]
+#[command(name = "kli", version, max_term_width = 100)]
 pub struct Args {
     #[command(flatten)]
     pub global: Global,

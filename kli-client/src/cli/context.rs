@@ -128,7 +128,7 @@ impl Context {
             Err(e) => return Err(e.into()),
         };
         let tree = self.tree(session_id, TreeView::Labelled).await?;
-        match tree.nodes.into_iter().filter(|n| n.label.as_deref() == Some(text)).next_back() {
+        match tree.nodes.into_iter().rfind(|n| n.label.as_deref() == Some(text)) {
             Some(node) => Ok(node.id),
             None => Err(missing.into()),
         }

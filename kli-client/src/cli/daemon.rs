@@ -111,7 +111,10 @@ async fn logs(follow: bool, lines: usize) -> anyhow::Result<Exit> {
     };
     let mut at = 0;
     print_tail(&path, lines, &mut at)?;
-    while follow {
+    if !follow {
+        return Ok(Exit::Done);
+    }
+    loop {
         tokio::time::sleep(Duration::from_millis(250)).await;
         print_added(&path, &mut at)?;
         if let Some(newer) = newest_log(&dir).filter(|newer| *newer != path) {
@@ -119,7 +122,6 @@ async fn logs(follow: bool, lines: usize) -> anyhow::Result<Exit> {
             at = 0;
         }
     }
-    Ok(Exit::Done)
 }
 
 fn newest_log(dir: &Path) -> Option<PathBuf> {

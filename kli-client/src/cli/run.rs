@@ -19,6 +19,9 @@ use super::{Exit, UsageError, input, text};
 
 /// How long the events that belong to a run may come after its end was told.
 const LATE: Duration = Duration::from_secs(3);
+/// What there is to see where not every event is printed.
+const OF_INTEREST: [&str; 6] =
+    ["runEnd", "approvalRequested", "approvalResolved", "toolEnd", "retryScheduled", "warning"];
 
 /// `kli -p`.
 pub async fn print(global: Global, run: Run) -> anyhow::Result<Exit> {
@@ -39,9 +42,8 @@ pub async fn print(global: Global, run: Run) -> anyhow::Result<Exit> {
         model_id: model.map(|m| m.model_id),
         ..Default::default()
     };
-    let style = Style::of_stdout();
     let start = Start::Prompt(Box::new(params));
-    watch(&context.client, &session_id, start, &mut Printer { output: run.output, style, out: io::stdout() }).await
+    watch(&context.client, &session_id, start, &mut printer(&context, run.output)).await
 }
 
 /// The session that is to run, and the model for this run where it is not the session's own.
@@ -73,9 +75,12 @@ async fn session(context: &Context, run: &Run) -> anyhow::Result<(String, Option
 /// `kli continue`.
 pub async fn go_on(context: &Context, session: Option<&str>, output: Output) -> anyhow::Result<Exit> {
     let session_id = context.session(session).await?;
-    let style = Style::of_stdout();
-    let mut printer = Printer { output, style, out: io::stdout() };
-    watch(&context.client, &session_id, Start::Continue, &mut printer).await
+    watch(&context.client, &session_id, Start::Continue, &mut printer(context, output)).await
+}
+
+fn printer(context: &Context, output: Output) -> Printer<io::Stdout> {
+    let output = if context.global.json && output == Output::Text { Output::Json } else { output };
+    Printer { output, style: Style::of_stdout(), out: io::stdout() }
 }
 
 /// What begins the run.
@@ -85,18 +90,34 @@ pub enum Start {
 }
 
 type Answer = Result<Box<RawValue>, CallError>;
+type Aborting<'a> = Pin<Box<dyn Future<Output = Result<api::AbortResult, CallError>> + 'a>>;
 type Calling<'a> = Pin<Box<dyn Future<Output = Answer> + 'a>>;
 
 impl Start {
     fn call<'a>(self, client: &'a Client, session_id: &str) -> Calling<'a> {
         let session_id = session_id.to_owned();
         match self {
-            Start::Prompt(params) => Box::pin(async move { client.call_raw(api::Prompt::NAME, &params).await }),
+            Start::Prompt(params) => {
+                Box::pin(async move { to_the_end(client, api::Prompt::NAME, &params, &session_id).await })
+            }
             Start::Continue => Box::pin(async move {
-                let params = api::ContinueRunParams { session_id, wait: Some(true) };
-                client.call_raw(api::ContinueRun::NAME, &params).await
+                let params = api::ContinueRunParams { session_id: session_id.clone(), wait: Some(true) };
+                to_the_end(client, api::ContinueRun::NAME, &params, &session_id).await
             }),
         }
+    }
+}
+
+/// Starts a run and waits for its end, also where the reply came before it, as for what was queued.
+async fn to_the_end(client: &Client, method: &str, params: &impl serde::Serialize, session_id: &str) -> Answer {
+    let answer = client.call_raw(method, params).await?;
+    match serde_json::from_str::<PromptResult>(answer.get()) {
+        Ok(PromptResult { outcome: None, run_id, .. }) => {
+            let params = api::WaitRunParams { session_id: session_id.to_owned(), run_id: Some(run_id) };
+            client.call_raw(api::WaitRun::NAME, &params).await
+        }
+        // What cannot be read is told where the rest of it is read.
+        _ => Ok(answer),
     }
 }
 
@@ -119,10 +140,15 @@ pub async fn watch(
 ) -> anyhow::Result<Exit> {
     let mut signals = Signals::listen()?;
     let mut events = client.events(session_id);
+    if printer.output != Output::StreamJson {
+        events = events.only(&OF_INTEREST);
+    }
     events.start().await?;
+    // A run that is taken up again does not know that nobody is here.
+    let denies = matches!(start, Start::Continue);
     let mut call = start.call(client, session_id);
     let mut watched = Watched::default();
-    let mut abort: Option<Pin<Box<dyn Future<Output = Result<api::AbortResult, CallError>> + '_>>> = None;
+    let mut abort: Option<Aborting<'_>> = None;
     loop {
         let late = watched.deadline;
         let happening = tokio::select! {
@@ -135,10 +161,15 @@ pub async fn watch(
         };
         match happening {
             Happening::Answer(answer) => {
-                watched.answered(answer?)?;
+                watched.answered(&answer?)?;
             }
             Happening::Event(Ok(received)) => {
                 printer.event(&received)?;
+                if let EventBody::ApprovalRequested { approval } = &received.event.body
+                    && denies
+                {
+                    deny(client, session_id, approval).await;
+                }
                 watched.event(&received.event.body, received.event.run_id.as_deref());
             }
             Happening::Event(Err(e)) => {
@@ -171,15 +202,24 @@ pub async fn watch(
     }
     drop(events);
     let Some((raw, result)) = watched.answer else { return Ok(Exit::Error) };
-    if watched.denied > 0 {
-        let (calls, were) = if watched.denied == 1 { ("tool call", "was") } else { ("tool calls", "were") };
-        out::note(&format!(
-            "{} {calls} {were} refused, since nobody is here to allow them; `--mode auto` allows all",
-            watched.denied
-        ));
+    if watched.denied {
+        out::note("tool calls were refused, since nobody is here to allow them; `--mode auto` allows all");
     }
     printer.result(session_id, &raw, &result)?;
     Ok(exit_of(&result, watched.stopping))
+}
+
+/// Refuses a call for want of a person. Somebody who is quicker in another client is welcome.
+async fn deny(client: &Client, session_id: &str, approval: &api::Approval) {
+    let params = api::RespondToApprovalParams {
+        session_id: session_id.to_owned(),
+        approval_id: approval.approval_id.clone(),
+        decision: api::Decision::Deny,
+        message: Some("nobody is there to allow it; `--mode auto` allows all".into()),
+    };
+    if let Err(e) = client.call::<api::RespondToApproval>(params).await {
+        out::note(&e.to_string());
+    }
 }
 
 /// What is known of the run so far.
@@ -188,18 +228,18 @@ struct Watched {
     ended: Vec<String>,
     listening: bool,
     stopping: Option<Exit>,
-    denied: u32,
+    denied: bool,
     deadline: Option<Instant>,
 }
 
 impl Default for Watched {
     fn default() -> Watched {
-        Watched { answer: None, ended: Vec::new(), listening: true, stopping: None, denied: 0, deadline: None }
+        Watched { answer: None, ended: Vec::new(), listening: true, stopping: None, denied: false, deadline: None }
     }
 }
 
 impl Watched {
-    fn answered(&mut self, raw: Box<RawValue>) -> Result<(), CallError> {
+    fn answered(&mut self, raw: &RawValue) -> Result<(), CallError> {
         let bad =
             |e: serde_json::Error| CallError::BadReply { method: api::Prompt::NAME.into(), reason: e.to_string() };
         let fields = serde_json::from_str(raw.get()).map_err(bad)?;
@@ -212,9 +252,9 @@ impl Watched {
     fn event(&mut self, body: &EventBody, run_id: Option<&str>) {
         match body {
             EventBody::RunEnd { .. } => self.ended.extend(run_id.map(str::to_owned)),
-            EventBody::ApprovalResolved { decision, .. } if decision == "deny" => self.denied += 1,
+            EventBody::ApprovalResolved { decision, .. } if decision == "deny" => self.denied = true,
             EventBody::ToolEnd { is_error: true, content, .. } if content.text().contains("--mode auto") => {
-                self.denied += 1;
+                self.denied = true;
             }
             EventBody::RetryScheduled { attempt, max_attempts, delay_ms, reason } => out::note(&format!(
                 "{reason}; trying again in {} s ({attempt} of {max_attempts})",
@@ -408,6 +448,47 @@ mod tests {
             let (got, out) = go(&fake, Output::Text, Style::PLAIN).await;
             assert_eq!((got.unwrap(), out.as_str()), (exit, "partial\n"), "{stop}");
         }
+    }
+
+    #[tokio::test]
+    async fn a_reply_before_the_end_is_waited_for() {
+        let fake = Fake::start(|method, params| match method {
+            "prompt" => {
+                let end = json!({"type": "runEnd", "runId": "r1", "stopReason": "done", "usage": fake::usage()});
+                Some(Reply::Run(vec![end], json!({"runId": "r1", "queued": true})))
+            }
+            "waitRun" => {
+                assert_eq!(params["runId"], "r1");
+                Some(Reply::Result(fake::result("done", "late")))
+            }
+            _ => None,
+        });
+        let (exit, out) = go(&fake, Output::Text, Style::PLAIN).await;
+        assert_eq!((exit.unwrap(), out.as_str()), (Exit::Done, "late\n"));
+    }
+
+    #[tokio::test]
+    async fn a_run_that_is_taken_up_waits_for_no_person() {
+        let fake = Fake::start(|method, params| match method {
+            "continueRun" => Some(Reply::Never),
+            "respondToApproval" => {
+                assert_eq!(params["decision"], "deny");
+                Some(Reply::Hangup)
+            }
+            _ => None,
+        });
+        let connector = Connector::local(Some(fake.path.clone())).unwrap().without_starting();
+        let client = Client::connect(connector).await.unwrap();
+        let mut printer = Printer { output: Output::Text, style: Style::PLAIN, out: Vec::new() };
+        let approval = json!({"approvalId": "a", "toolCallId": "t", "toolName": "bash", "title": "x", "arguments": {}, "reason": ""});
+        let watching = watch(&client, SESSION, Start::Continue, &mut printer);
+        let publishing = async {
+            fake.until_called("continueRun", 1).await;
+            fake.publish(json!({"type": "approvalRequested", "approval": approval}));
+        };
+        let (exit, ()) = tokio::join!(watching, publishing);
+        assert!(exit.is_err());
+        assert_eq!(fake.calls("respondToApproval").len(), 1);
     }
 
     #[tokio::test]

@@ -1,12 +1,16 @@
 //! What a summariser is asked, and how its answer is taken.
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
 use futures_util::StreamExt;
 use kli_protocol::api::RunErrorKind;
 use kli_protocol::record::{AssistantMessage, Message, UserMessage};
-use std::sync::Arc;
+use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
 use super::{Job, Summarizer};
+use crate::context::settings::REASONING_EFFORT;
 use crate::provider::{Failure, Provider, Request, StreamEvent};
 
 /// Estimate of all that is asked beside the conversation.
@@ -59,10 +63,23 @@ pub(super) fn build(by: &Summarizer, job: &Job, part: &Part) -> Request {
         system_prompt: SYSTEM.into(),
         tools: Arc::from([]),
         messages: vec![Arc::new(Message::User(prompt))],
-        options: by.options.clone(),
+        options: options(by),
         max_tokens: Some(by.output_limit()),
         cache_key: by.cache_key.clone(),
     }
+}
+
+/// The session's, with the least reasoning that the model has: thinking would use up the room for the summary.
+fn options(by: &Summarizer) -> BTreeMap<String, Value> {
+    let mut options = by.options.clone();
+    options.remove(REASONING_EFFORT);
+    let levels = by.model.options.iter().find(|option| option.option_id == REASONING_EFFORT);
+    let least =
+        levels.and_then(|levels| ["off", "minimal", "low"].iter().find(|l| levels.values.iter().any(|v| v == *l)));
+    if let Some(least) = least {
+        options.insert(REASONING_EFFORT.to_owned(), Value::String((*least).to_owned()));
+    }
+    options
 }
 
 /// Begins with "Summarize the conversation", by which a scripted or offline model knows it.

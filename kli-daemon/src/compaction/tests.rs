@@ -1,6 +1,7 @@
 use std::sync::Mutex;
 
 use futures_util::stream::{self, BoxStream, StreamExt};
+use kli_protocol::api::ModelOption;
 use kli_protocol::record::{AssistantMessage, Body, Message};
 
 use super::*;
@@ -48,7 +49,10 @@ where
     F: Fn(usize, &str) -> StreamEvent + Send + Sync + 'static,
 {
     let provider = Arc::new(Scripted { answer, asked: Mutex::default() });
+    let efforts = ["minimal", "high"].map(str::to_owned).to_vec();
+    let option = ModelOption { option_id: "reasoning-effort".into(), values: efforts, default: "high".into() };
     let model = ModelInfo {
+        options: vec![option],
         provider: "p".into(),
         model_id: "m".into(),
         context_window: window,
@@ -59,7 +63,7 @@ where
         provider: Arc::clone(&provider) as Arc<dyn Provider>,
         budget: Budget::new(window, 16_384, 500),
         model: Arc::new(model),
-        options: BTreeMap::new(),
+        options: BTreeMap::from([("reasoning-effort".to_owned(), "high".into())]),
         attempts: 3,
         base_delay: Duration::from_secs(1),
         cache_key: "s".into(),
@@ -133,6 +137,7 @@ async fn the_beginning_is_summarized_and_the_end_is_kept() {
     assert!(text.contains("mind the tests") && text.contains("question 0") && text.contains("answer 13"));
     assert!(!text.contains("question 16"));
     assert!(asked[0].tools.is_empty());
+    assert_eq!(asked[0].options, BTreeMap::from([("reasoning-effort".to_owned(), "minimal".into())]));
 }
 
 #[tokio::test(start_paused = true)]

@@ -146,8 +146,14 @@ impl Out<'_> {
 
     fn user(&mut self, item: &Item) {
         if let Some(message) = self.imaged(item) {
-            self.push(Arc::clone(message), item.tokens());
+            self.push(Arc::clone(message), self.size(item, message));
         }
+    }
+
+    /// The cached estimate, unless the message lost its images.
+    fn size(&self, item: &Item, message: &Arc<Message>) -> u64 {
+        let as_read = self.images || item.message().is_some_and(|own| Arc::ptr_eq(own, message));
+        if as_read { item.tokens() } else { estimate::message(message) }
     }
 
     fn imaged<'i>(&self, item: &'i Item) -> Option<&'i Arc<Message>> {
@@ -209,7 +215,7 @@ impl Out<'_> {
         };
         let Message::ToolResult(result) = &**message else { return };
         let mut message = Arc::clone(message);
-        let mut size = item.tokens();
+        let mut size = self.size(item, &message);
         if result.tool_call_id != call.id || result.tool_name != call.name {
             message = Arc::new(Message::ToolResult(ToolResultMessage {
                 tool_call_id: call.id,

@@ -80,6 +80,7 @@ fn natural_cut(items: &[Arc<Item>], keep_recent: u64) -> Option<usize> {
 fn whole_pairs(items: &[Arc<Item>]) -> Vec<bool> {
     let mut until: Vec<usize> = vec![0; items.len()];
     let mut callers: HashMap<&str, usize> = HashMap::new();
+    // The last reply since the last prompt, and how many of its calls are open.
     let mut last: Option<(usize, usize)> = None;
     for (at, item) in items.iter().enumerate() {
         if let Some((reply, sent)) = item.assistant() {
@@ -100,9 +101,8 @@ fn whole_pairs(items: &[Arc<Item>]) -> Vec<bool> {
             last = None;
         }
     }
-    if let Some((at, open)) = last.filter(|(_, open)| *open > 0) {
+    if let Some((at, _)) = last.filter(|(_, open)| *open > 0) {
         // Its results are still to come.
-        debug_assert!(open > 0);
         if let Some(until) = until.get_mut(at) {
             *until = usize::MAX;
         }

@@ -369,7 +369,7 @@ fn sessions_that_broke_peers() {
             "user: The conversation before this point was compacted. This summary stands in for it:\n\n<summary>\n{text}\n</summary>"
         )
     };
-    let (new, text, seven) = (summary("NEW SUMMARY"), summary("summary text"), summary("sum 7"));
+    let (new, text, seven, first) = (summary("NEW SUMMARY"), summary("summary text"), summary("sum 7"), summary("s"));
     for (file, want) in [
         (
             "F042-dangling-call",
@@ -420,6 +420,7 @@ fn sessions_that_broke_peers() {
         ),
         ("F056-kept-id-missing", &[&text, "user: three"]),
         ("F057-kept-is-tool-result", &[&text, "reply: [c1 bash]", "result c1: out", "reply: ok", "user: go on"]),
+        ("F020-v1", &[&first, "user: one", "reply: ok", "user: two"]),
         ("F065-many-compactions", &[&seven, "user: x", "user: go on"]),
         ("F108-cross-model-thinking", &["user: x", "reply: [c1 bash]", "result c1: out", "reply: done"]),
         ("F116-empty-assistant", &["user: x", "user: again", "user: and again", "user: last"]),

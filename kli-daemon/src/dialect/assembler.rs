@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use kli_protocol::api::ModelInfo;
+use kli_protocol::api::{ModelInfo, RunErrorKind};
 use kli_protocol::record::{
     AssistantMessage, Block, Content, StopReason, TextBlock, ThinkingBlock, ToolCallBlock, Usage,
 };
@@ -98,6 +98,11 @@ impl Assembler {
         self.bytes
     }
 
+    /// Counts what a decoder keeps beside the reply.
+    pub fn grow(&mut self, bytes: usize) {
+        self.bytes += bytes;
+    }
+
     pub fn is_empty(&self) -> bool {
         self.parts.is_empty()
     }
@@ -124,8 +129,14 @@ impl Assembler {
             return;
         }
         self.bytes += signature.len();
+        let held = std::mem::take(&mut slot.held);
         let index = self.open(slot, || Part::Thinking(ThinkingBlock::default()));
         if let Some(Part::Thinking(block)) = self.parts.get_mut(index) {
+            if !held.is_empty() {
+                // Blank, but signed as it is.
+                block.thinking.push_str(&held);
+                self.events.push(StreamEvent::Thinking { index: number(index), delta: held });
+            }
             block.thinking_signature.get_or_insert_default().push_str(signature);
         }
     }
@@ -168,6 +179,7 @@ impl Assembler {
             n += 1;
             unique = format!("{id}_{n}");
         }
+        self.bytes += id.len();
         if let Some(call) = self.call_mut(slot) {
             call.id = unique;
         }
@@ -185,6 +197,7 @@ impl Assembler {
         } else {
             call.name.push_str(piece);
         }
+        self.bytes += piece.len();
     }
 
     pub fn call_arguments(&mut self, slot: CallSlot, delta: &str) {
@@ -265,6 +278,13 @@ impl Assembler {
             (_, true) if self.refusal.is_none() => StopReason::ToolUse,
             _ => StopReason::Stop,
         };
+        let window = self.start.model.context_window;
+        let read = self.usage.input.saturating_add(self.usage.cache_read);
+        if window > 0 && read > window {
+            // Some servers cut the beginning off without a word, and answer to the rest.
+            let what = format!("The conversation is too long for this model ({read} tokens, its window has {window}).");
+            return self.fail(Failure::fatal(RunErrorKind::ContextOverflow, what), StopReason::Error, events);
+        }
         let refusal = self.refusal.take();
         events.push(StreamEvent::Done(Box::new(self.message(stop, refusal, Calls::All))));
         events
@@ -272,7 +292,11 @@ impl Assembler {
 
     /// The end of a reply that failed.
     pub fn failed(&mut self, failure: Failure, stop: StopReason) -> Vec<StreamEvent> {
-        let mut events = self.take_events();
+        let events = self.take_events();
+        self.fail(failure, stop, events)
+    }
+
+    fn fail(&mut self, failure: Failure, stop: StopReason, mut events: Vec<StreamEvent>) -> Vec<StreamEvent> {
         let error = (stop == StopReason::Error).then(|| failure.message.clone());
         let partial = Box::new(self.message(stop, error, Calls::Whole));
         events.push(StreamEvent::Failed { failure, partial });

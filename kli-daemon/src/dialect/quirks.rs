@@ -10,8 +10,8 @@ use super::transform::IdRule;
 /// How a server is told to think, or not to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Thinking {
-    /// `reasoning_effort: "high"`
-    Effort,
+    /// `reasoning_effort: "high"`; `none` only where it is known.
+    Effort { none: bool },
     /// `reasoning: {effort: "high"}`, as OpenRouter has it.
     Reasoning,
     /// `thinking: {type: "enabled"}`, as DeepSeek, Kimi and GLM have it.
@@ -42,7 +42,7 @@ pub fn of(target: Target<'_>, model: &ModelInfo) -> Quirks {
     let host = host(target.base_url);
     let at = |name: &str| host == name || host.strip_suffix(name).is_some_and(|rest| rest.ends_with('.'));
     let mut quirks = Quirks {
-        thinking: Thinking::Effort,
+        thinking: Thinking::Effort { none: false },
         max_completion_tokens: false,
         stream_options: true,
         cache_key: false,
@@ -51,6 +51,7 @@ pub fn of(target: Target<'_>, model: &ModelInfo) -> Quirks {
         cache_control: false,
     };
     if at("openai.com") || at("azure.com") {
+        quirks.thinking = Thinking::Effort { none: true };
         quirks.max_completion_tokens = true;
         quirks.cache_key = true;
     } else if at("openrouter.ai") {
@@ -69,8 +70,8 @@ pub fn of(target: Target<'_>, model: &ModelInfo) -> Quirks {
         quirks.thinking = Thinking::Fixed;
         quirks.stream_options = false;
         quirks.ids = IdRule::NineAlphanumerics;
-    } else if at("x.ai") {
-        quirks.thinking = if model.model_id.contains("mini") { Thinking::Effort } else { Thinking::Fixed };
+    } else if at("x.ai") && !model.model_id.contains("mini") {
+        quirks.thinking = Thinking::Fixed;
     }
     quirks
 }

@@ -78,6 +78,7 @@ pub enum IdRule {
 }
 
 const NO_IMAGES: &str = "(an image was here, which this model cannot see)";
+const GO_ON: &str = "Go on where you were cut off.";
 const NO_OUTPUT: &str = "(no output)";
 const OWN_ID_MAX: usize = 256;
 
@@ -96,13 +97,14 @@ pub fn turns<'a>(request: &'a Request, api: Api, rule: IdRule) -> Vec<Turn<'a>> 
             Message::Assistant(assistant) => {
                 let own = is_own(assistant, &request.model, api);
                 let pieces = pieces_of(assistant, own, &mut ids);
-                if !pieces.is_empty() {
+                // Thinking without what it led to is refused, and useless.
+                if pieces.iter().any(|piece| !matches!(piece, Piece::Thinking(_))) {
                     turns.push(Turn::Assistant(Said { pieces, own }));
                 }
             }
             Message::ToolResult(result) => {
-                let Some(id) = ids.take(&result.tool_call_id) else { continue };
-                let returned = returned(id, result, images);
+                let Some((id, name)) = ids.take(&result.tool_call_id) else { continue };
+                let returned = returned(id, name, result, images);
                 match turns.last_mut() {
                     Some(Turn::Results(results)) => results.push(returned),
                     _ => turns.push(Turn::Results(vec![returned])),
@@ -113,6 +115,10 @@ pub fn turns<'a>(request: &'a Request, api: Api, rule: IdRule) -> Vec<Turn<'a>> 
             }
             Message::BashExecution(_) | Message::Unknown => {}
         }
+    }
+    // A run that goes on after an abort: not every API lets a request end with the model's own words.
+    if let Some(Turn::Assistant(_)) = turns.last() {
+        turns.push(Turn::User(vec![Part::Text(Cow::Borrowed(GO_ON))]));
     }
     turns
 }
@@ -129,7 +135,7 @@ fn bash_text(bash: &BashExecution) -> String {
 }
 
 fn is_own(message: &AssistantMessage, model: &ModelInfo, api: Api) -> bool {
-    message.provider == model.provider && message.model == model.model_id && message.api == api.name()
+    message.provider == model.provider && message.model == model.model_id && api.is_called(&message.api)
 }
 
 fn parts_of<'a>(content: &'a Content, images: bool) -> Vec<Part<'a>> {
@@ -160,7 +166,7 @@ fn pieces_of<'a>(message: &'a AssistantMessage, own: bool, ids: &mut Ids<'a>) ->
                     Some(Piece::Text { text: &block.text, signature })
                 }
                 Block::Thinking(block) if own => Some(Piece::Thinking(block)),
-                Block::ToolCall(call) => Some(Piece::Call { id: ids.give(&call.id, own), call }),
+                Block::ToolCall(call) => Some(Piece::Call { id: ids.give(call, own), call }),
                 _ => None,
             });
             pieces.collect()
@@ -168,25 +174,32 @@ fn pieces_of<'a>(message: &'a AssistantMessage, own: bool, ids: &mut Ids<'a>) ->
     }
 }
 
-fn returned<'a>(id: String, result: &'a ToolResultMessage, images: bool) -> Returned<'a> {
+fn returned<'a>(id: String, name: &'a str, result: &'a ToolResultMessage, images: bool) -> Returned<'a> {
     let mut parts = parts_of(&result.content, images);
     if !parts.iter().any(|part| matches!(part, Part::Text(_))) {
         let note = if parts.is_empty() { NO_OUTPUT } else { "(an image)" };
         parts.insert(0, Part::Text(Cow::Borrowed(note)));
     }
-    Returned { id, name: &result.tool_name, parts, is_error: result.is_error }
+    Returned { id, name, parts, is_error: result.is_error }
 }
 
 /// Hands out ids for one request.
 struct Ids<'a> {
     rule: IdRule,
     used: HashSet<String>,
-    /// The calls of the last assistant message that have no result yet: id as stored, id as sent.
-    open: VecDeque<(&'a str, String)>,
+    /// The calls of the last assistant message that have no result yet.
+    open: VecDeque<Open<'a>>,
+}
+
+struct Open<'a> {
+    stored: &'a str,
+    sent: String,
+    name: &'a str,
 }
 
 impl<'a> Ids<'a> {
-    fn give(&mut self, stored: &'a str, own: bool) -> String {
+    fn give(&mut self, call: &'a ToolCallBlock, own: bool) -> String {
+        let stored = call.id.as_str();
         let mut id = self.shape(stored, own);
         let mut n = 1u32;
         // Some providers begin again at `call_0` in each turn.
@@ -195,13 +208,14 @@ impl<'a> Ids<'a> {
             id = self.numbered(stored, own, n);
         }
         self.used.insert(id.clone());
-        self.open.push_back((stored, id.clone()));
+        self.open.push_back(Open { stored, sent: id.clone(), name: &call.name });
         id
     }
 
-    fn take(&mut self, stored: &str) -> Option<String> {
-        let place = self.open.iter().position(|(id, _)| *id == stored)?;
-        self.open.remove(place).map(|(_, id)| id)
+    /// The id and the name under which the call of a result was sent.
+    fn take(&mut self, stored: &str) -> Option<(String, &'a str)> {
+        let place = self.open.iter().position(|open| open.stored == stored)?;
+        self.open.remove(place).map(|open| (open.sent, open.name))
     }
 
     fn shape(&self, stored: &str, own: bool) -> String {
@@ -261,6 +275,17 @@ fn nine(mut number: u64) -> String {
         char::from(digit)
     });
     digits.collect()
+}
+
+/// The output limit to ask for. Servers that count the reply into the window refuse one that reaches beyond it.
+pub fn max_tokens(request: &Request) -> Option<u64> {
+    let max = request.max_tokens.unwrap_or(request.model.max_output);
+    if max == 0 {
+        return None;
+    }
+    let window = request.model.context_window;
+    let room = window.saturating_sub(rough_tokens(request));
+    Some(if window > 0 && max > room { room.max(1_024).min(max) } else { max })
 }
 
 /// An estimate of the tokens in a request, for bounds only.

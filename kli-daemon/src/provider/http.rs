@@ -254,7 +254,7 @@ impl Exchange {
             Heard::End => {
                 // The line can be used again once its last byte was read, which mostly came along.
                 let _ = reading.response.chunk().now_or_never();
-                return Ok(Step::Whole);
+                return self.end_of_stream(None);
             }
             Heard::Content => reading.deadline = Instant::now() + idle,
             Heard::Stopped => reading.deadline = Instant::now() + AFTERWORD.min(idle),
@@ -290,6 +290,10 @@ impl Exchange {
             Body::Json(bytes) if broken.is_none() => self.whole_body(&bytes)?,
             Body::Json(_) | Body::Unknown(_) => {}
         }
+        self.end_of_stream(broken)
+    }
+
+    fn end_of_stream(&mut self, broken: Option<Failure>) -> Result<Step, Failure> {
         if self.decoder.complete() {
             return Ok(Step::Whole);
         }

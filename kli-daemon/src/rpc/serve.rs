@@ -126,7 +126,8 @@ async fn serve(socket: UnixStream, shared: Arc<Shared>, open: Open, stop: Cancel
     match sniffed {
         Ok(Some(Sniffed::Http(start))) => {
             head.drain(..start);
-            http::serve(socket, head, shared, &open, &stop).await;
+            // Boxed, since it is large and most connections are of our own framings.
+            Box::pin(http::serve(socket, head, shared, &open, &stop)).await;
         }
         Ok(Some(Sniffed::Framing(framing))) => {
             let connection = Connection::new(socket, framing, shared.clone(), open.id);

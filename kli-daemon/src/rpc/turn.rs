@@ -1,8 +1,9 @@
 //! The order in which the calls of one connection reach their sessions.
 //!
-//! A call that names a session may start once the connection's previous call to the same session gave up its
-//! [`Turn`]. "The same" is by the name as it was sent: two names of one session are two lanes. A call that makes
-//! or opens a session comes after all that were sent before it, and before all that are sent after it.
+//! A call that names a session may start once the connection's previous calls to the same session gave up their
+//! [`Turn`]s. Which session a text names is not known here: texts of which one begins or ends the other may be one
+//! (ids are often sent shortened); an id and a session's name are taken for two. A call that makes or opens a
+//! session comes after all that were sent before it, and before all that are sent after it.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -78,8 +79,10 @@ impl Lanes {
         let mut before: Vec<CancellationToken> = match lane {
             Lane::Free => Vec::new(),
             Lane::Session(id) => {
-                let previous = self.last.insert(id.into_owned(), token.clone());
-                previous.or_else(|| self.opening.clone()).into_iter().collect()
+                let same = self.last.iter().filter(|(other, _)| may_be_one(&id, other));
+                let before = same.map(|(_, last)| last.clone()).chain(self.opening.clone()).collect();
+                self.last.insert(id.into_owned(), token.clone());
+                before
             }
             Lane::Opening => {
                 let opening = self.opening.replace(token.clone());
@@ -95,9 +98,15 @@ impl Lanes {
     fn sweep(&mut self) {
         if self.last.len() > self.sweep_at {
             self.last.retain(|_, token| !token.is_cancelled());
-            self.sweep_at = 32 + 2 * self.last.len();
+            self.sweep_at = 8 + 2 * self.last.len();
         }
     }
+}
+
+/// Whether two texts may name one session.
+fn may_be_one(a: &str, b: &str) -> bool {
+    let (long, short) = if a.len() < b.len() { (b, a) } else { (a, b) };
+    long.starts_with(short) || long.ends_with(short)
 }
 
 /// The parameter `sessionId`, by name or as the first.
@@ -178,6 +187,20 @@ mod tests {
     }
 
     #[test]
+    fn a_shortened_id_may_be_the_same_session() {
+        for (first, second, waits) in [
+            ("0197f3a2-9e04", "9e04", 1),
+            ("9e04", "0197f3a2-9e04", 1),
+            ("0197", "0197f3a2", 1),
+            ("0197f3a2", "97f3", 0),
+        ] {
+            let mut lanes = Lanes::default();
+            let _turn = lanes.enter(session(first));
+            assert_eq!(lanes.enter(session(second)).1.len(), waits, "{first} {second}");
+        }
+    }
+
+    #[test]
     fn dropping_the_last_clone_gives_the_turn_up() {
         let mut lanes = Lanes::default();
         let (first, _) = lanes.enter(session("a"));
@@ -194,7 +217,9 @@ mod tests {
         let (open, before) = lanes.enter(Lane::Opening);
         assert_eq!(before.len(), 2);
         assert_eq!(lanes.enter(session("c")).1.len(), 1);
-        (a.done(), b.done(), open.done());
+        for turn in [a, b, open] {
+            turn.done();
+        }
         assert!(before.iter().all(CancellationToken::is_cancelled));
         assert!(lanes.enter(session("d")).1.is_empty());
     }

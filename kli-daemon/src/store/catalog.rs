@@ -1,36 +1,45 @@
 //! What lies in the session directory: which file has which id, and what lists show of it.
 //!
-//! The directory is looked at each time; a file is read again only when its size or time changed.
+//! The directory is looked at each time; a file is read again only when its size or time changed. Of a large one a
+//! list reads the beginning and the end; the rest follows in the background (see [`super::listing`]). All of it is
+//! kept in `.kli-list`, a cache.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::os::unix::fs::MetadataExt;
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::io::Write;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use kli_protocol::api::Unreadable;
 use kli_protocol::record::{Base, Header};
+use serde::{Deserialize, Serialize};
 
 use super::disk::{Disk, Locking};
+use super::medium::{Lost, Medium};
 use super::scan::{self, Head, Source, Warnings};
 use super::{Facts, StoreError, medium, names};
 use crate::tree::{Index, Ix, json, line};
 
 /// What one file of the directory is.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Summary {
     pub facts: Facts,
+    /// Only the beginning and the end of the file were read.
+    pub glanced: bool,
     /// As the header says: an id, or a path.
     pub parent_session: Option<String>,
     pub base: Option<Base>,
     pub migrated_from: Option<String>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Stamp {
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Stamp {
     size: u64,
     mtime: (i64, i64),
     inode: u64,
 }
 
+#[derive(Serialize, Deserialize)]
 struct Known {
     stamp: Stamp,
     what: Result<Summary, String>,
@@ -44,20 +53,38 @@ pub struct Catalog {
     /// The file that has an id, and the files that claim one in vain.
     owners: HashMap<String, PathBuf>,
     vain: BTreeMap<PathBuf, String>,
+    /// Whether `.kli-list` was looked for, and what it lacks by now.
+    loaded: bool,
+    unsaved: usize,
 }
 
+/// Of a larger file a list reads only the beginning and the end.
+const GLANCE_ABOVE: u64 = 512 * 1024;
+/// How much of each.
+const WINDOW: u64 = 64 * 1024;
+/// After so many changes `.kli-list` is written even if nobody stops.
+const SAVE_AFTER: usize = 64;
+
+const LIST: &str = ".kli-list";
 const DELETED: &str = "jsonl.deleted";
 
 impl Catalog {
-    /// Looks at the directory again.
-    pub fn refresh(&mut self, dir: &Path) {
+    /// Looks at the directory again. Files of `live` sessions are known better by those.
+    pub fn refresh(&mut self, dir: &Path, live: &HashSet<PathBuf>) {
+        if !std::mem::replace(&mut self.loaded, true) {
+            self.load(dir);
+        }
         let mut seen = BTreeSet::new();
         let mut changed = false;
         for (path, stamp) in session_files(dir) {
             let files = if is_deleted(&path) { &mut self.deleted } else { &mut self.files };
-            if files.get(&path).is_none_or(|known| known.stamp != stamp) {
-                files.insert(path.clone(), Known { stamp, what: summary(&path) });
+            let known = files.get(&path);
+            let as_it_was = |known: &Known| known.stamp == stamp || known.what.is_ok() && live.contains(&path);
+            if !known.is_some_and(as_it_was) {
+                let what = summary(&path, stamp.size);
+                files.insert(path.clone(), Known { stamp, what });
                 changed = true;
+                self.unsaved += 1;
             }
             seen.insert(path);
         }
@@ -66,6 +93,59 @@ impl Catalog {
         self.deleted.retain(|path, _| seen.contains(path));
         if changed || before != self.files.len() + self.deleted.len() {
             self.assign();
+        }
+        if self.unsaved >= SAVE_AFTER {
+            self.save(dir);
+        }
+    }
+
+    /// A file that was only glanced at.
+    pub fn glanced(&self) -> Option<(PathBuf, Stamp)> {
+        let glanced = |known: &Known| known.what.as_ref().is_ok_and(|summary| summary.glanced);
+        self.files.iter().find(|(_, known)| glanced(known)).map(|(path, known)| (path.clone(), known.stamp))
+    }
+
+    /// What a file that was glanced at really holds, if it is still the same.
+    pub fn complete(&mut self, path: PathBuf, stamp: Stamp, what: Result<Summary, String>) {
+        if let Some(known) = self.files.get_mut(&path)
+            && known.stamp == stamp
+        {
+            known.what = what;
+            self.unsaved += 1;
+            self.assign();
+        }
+    }
+
+    fn load(&mut self, dir: &Path) {
+        let Ok(text) = std::fs::read_to_string(dir.join(LIST)) else { return };
+        for line in text.lines() {
+            if let Ok((path, known)) = serde_json::from_str::<(PathBuf, Known)>(line) {
+                let files = if is_deleted(&path) { &mut self.deleted } else { &mut self.files };
+                files.insert(path, known);
+            }
+        }
+        self.assign();
+    }
+
+    /// Writes `.kli-list`, where something is new; a failure costs time at the next start and nothing else.
+    pub fn save(&mut self, dir: &Path) {
+        if self.unsaved == 0 {
+            return;
+        }
+        self.unsaved = 0;
+        let write = || -> std::io::Result<()> {
+            let part = dir.join(format!("{LIST}.part"));
+            let file = std::fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&part)?;
+            let mut out = std::io::BufWriter::new(file);
+            for entry in self.files.iter().chain(&self.deleted) {
+                serde_json::to_writer(&mut out, &entry)?;
+                out.write_all(b"\n")?;
+            }
+            out.into_inner().map_err(std::io::IntoInnerError::into_error)?;
+            std::fs::rename(part, dir.join(LIST))
+        };
+        if let Err(e) = write() {
+            tracing::debug!("{LIST} could not be written: {e}");
         }
     }
 
@@ -212,24 +292,54 @@ fn stamp(meta: &std::fs::Metadata) -> Stamp {
     Stamp { size: meta.len(), mtime: (meta.mtime(), meta.mtime_nsec()), inode: meta.ino() }
 }
 
-fn summary(path: &Path) -> Result<Summary, String> {
-    read_summary(path).map_err(|e| match e {
+fn summary(path: &Path, size: u64) -> Result<Summary, String> {
+    reasoned(read_summary(path, if size > GLANCE_ABOVE { Extent::Ends } else { Extent::All }, &AtomicBool::new(false)))
+}
+
+/// By reading the whole file, however large; ends early when `stop` is set.
+pub fn full_summary(path: &Path, stop: &AtomicBool) -> Result<Summary, String> {
+    reasoned(read_summary(path, Extent::All, stop))
+}
+
+fn reasoned(summary: super::Result<Summary>) -> Result<Summary, String> {
+    summary.map_err(|e| match e {
         StoreError::Corrupt { reason, .. } => reason,
         other => other.to_string(),
     })
 }
 
-fn read_summary(path: &Path) -> super::Result<Summary> {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Extent {
+    All,
+    /// What lies within a window at either end.
+    Ends,
+}
+
+fn read_summary(path: &Path, extent: Extent, stop: &AtomicBool) -> super::Result<Summary> {
     let disk = Disk::open(path, Locking::None)?;
     let head = scan::head(&disk, path)?;
     let mut index = Index::new(0, None);
     let mut progress = head.progress();
     let mut warnings = Warnings::default();
-    let source = Source { medium: &disk, path: Some(path), shape: head.shape };
     let failed = |source| StoreError::Io { act: format!("cannot read {}", path.display()), source };
-    scan::records(&source, &mut index, &(), &mut progress, &mut warnings).map_err(failed)?;
-    if head.header.base.is_none() {
-        scan::settle(&mut index, &(), 0, Some(path), &mut warnings);
+    let ends = Ends { disk: &disk, stop, extent };
+    let source = Source { medium: &ends, path: Some(path), shape: head.shape };
+    match extent {
+        Extent::All => {
+            scan::records(&source, &mut index, &(), &mut progress, &mut warnings).map_err(failed)?;
+            if head.header.base.is_none() {
+                scan::settle(&mut index, &(), 0, Some(path), &mut warnings);
+            }
+        }
+        Extent::Ends => {
+            let mut ignored = Warnings::default();
+            scan::records(&source, &mut index, &(), &mut progress, &mut ignored).map_err(failed)?;
+            let size = Medium::size(&disk).unwrap_or_default();
+            // The first line there is part of one, and so no record.
+            progress.covered = size.saturating_sub(WINDOW).max(progress.covered);
+            let end = Source { medium: &disk, ..source };
+            scan::records(&end, &mut index, &(), &mut progress, &mut ignored).map_err(failed)?;
+        }
     }
     let prompt = |ix: Option<Ix>| {
         let row = index.row(ix?.0)?;
@@ -255,12 +365,54 @@ fn read_summary(path: &Path) -> super::Result<Summary> {
         facts.fork_prompt = first;
     } else {
         facts.first_prompt = first;
-        facts.entry_count = Some(tally.nodes);
-        facts.message_count = Some(tally.messages);
+        facts.entry_count = (extent == Extent::All).then_some(tally.nodes);
+        facts.message_count = (extent == Extent::All).then_some(tally.messages);
     }
+    // Parents that lie in the base are not missing.
     facts.warnings = warnings.list;
     let Header { parent_session, base, migrated_from, .. } = head.header;
-    Ok(Summary { facts, parent_session, base, migrated_from })
+    Ok(Summary { facts, glanced: extent == Extent::Ends, parent_session, base, migrated_from })
+}
+
+/// A file of which only the beginning is shown, or all of it until somebody wants to stop.
+struct Ends<'a> {
+    disk: &'a Disk,
+    stop: &'a AtomicBool,
+    extent: Extent,
+}
+
+impl Medium for Ends<'_> {
+    fn size(&self) -> Result<u64, Lost> {
+        self.disk.size()
+    }
+
+    fn room(&self, _: u64) -> super::Result<()> {
+        Ok(())
+    }
+
+    fn append(&self, _: &[u8]) -> std::io::Result<()> {
+        Err(std::io::ErrorKind::Unsupported.into())
+    }
+
+    fn cut(&self, _: u64) -> std::io::Result<()> {
+        Err(std::io::ErrorKind::Unsupported.into())
+    }
+
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> std::io::Result<usize> {
+        if self.stop.load(Ordering::Relaxed) {
+            return Err(std::io::ErrorKind::Interrupted.into());
+        }
+        let end = match self.extent {
+            Extent::All => u64::MAX,
+            Extent::Ends => WINDOW,
+        };
+        let len = usize::try_from(end.saturating_sub(offset)).unwrap_or(usize::MAX).min(buffer.len());
+        self.disk.read_at(offset, buffer.get_mut(..len).unwrap_or_default())
+    }
+
+    fn sync(&self) -> std::io::Result<()> {
+        Ok(())
+    }
 }
 
 /// The text of a prompt in any of pi's formats.

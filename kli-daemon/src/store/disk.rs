@@ -16,7 +16,7 @@ pub struct Disk {
     device: u64,
     inode: u64,
     /// The lock on a file outside the session directory; the descriptor holds it.
-    _lock: Option<File>,
+    lock: Option<File>,
 }
 
 /// Whether a file is locked by itself: one inside the session directory is covered by the directory's lock.
@@ -38,7 +38,7 @@ impl Disk {
         }
         Ok(Disk {
             path: path.to_owned(),
-            _lock: lock(path, &file, locking)?,
+            lock: lock(path, &file, locking)?,
             file,
             writer: OnceLock::new(),
             device: meta.dev(),
@@ -64,11 +64,15 @@ impl Disk {
             let meta = file.metadata().map_err(failed)?;
             let lock = lock(path, &file, locking)?;
             let writer = OnceLock::from(file.try_clone().map_err(failed)?);
-            Ok(Disk { path: path.to_owned(), _lock: lock, file, writer, device: meta.dev(), inode: meta.ino() })
+            Ok(Disk { path: path.to_owned(), lock, file, writer, device: meta.dev(), inode: meta.ino() })
         };
         make().inspect_err(|_| {
             let _ = std::fs::remove_file(path);
         })
+    }
+
+    pub fn is_locked(&self) -> bool {
+        self.lock.is_some()
     }
 
     fn writer(&self) -> io::Result<&File> {

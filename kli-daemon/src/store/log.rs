@@ -375,7 +375,7 @@ impl Log {
     }
 
     /// The line's text; JSON that was valid when it was indexed.
-    fn text(&self, ix: Ix) -> Result<String> {
+    pub(super) fn text(&self, ix: Ix) -> Result<String> {
         let owner = self.owner(ix.0);
         let (row, place, shape) = {
             let state = owner.read();

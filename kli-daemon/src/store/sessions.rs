@@ -10,6 +10,7 @@ use kli_protocol::record::{Base, Header, HeaderKind, KLI_SESSION_VERSION, SESSIO
 use super::catalog::{self, Catalog, Summary};
 use super::disk::{self, Disk, Locking};
 use super::last::{Last, Used};
+use super::listing::Lister;
 use super::log::{Home, Log, Placed, Shared, Start};
 use super::medium::Budget;
 use super::scan::{self, Head, Source};
@@ -30,7 +31,9 @@ pub struct Store {
     memory: Mutex<HashMap<String, Arc<Log>>>,
     /// Ids that were deleted and must not be given again.
     gone: Mutex<HashSet<String>>,
-    catalog: Mutex<Catalog>,
+    catalog: Arc<Mutex<Catalog>>,
+    /// Reads ahead for lists; none without a directory.
+    lister: Option<Lister>,
     last: Mutex<Last>,
 }
 
@@ -50,9 +53,11 @@ impl Store {
             make_dir(dir)?;
         }
         let dir = session_dir.map(|dir| dir.canonicalize().unwrap_or_else(|_| dir.to_owned()));
-        let syncer =
-            Syncer::start().map_err(|source| StoreError::Io { act: "cannot start a thread".into(), source })?;
+        let no_thread = |source| StoreError::Io { act: "cannot start a thread".into(), source };
+        let syncer = Syncer::start().map_err(no_thread)?;
         let shared = Shared { syncer, durability: settings.durability, budget: Budget::new(settings.max_memory_bytes) };
+        let catalog = Arc::<Mutex<Catalog>>::default();
+        let lister = dir.clone().map(|dir| Lister::start(dir, catalog.clone())).transpose().map_err(no_thread)?;
         Ok(Arc::new(Store {
             last: Mutex::new(Last::load(dir.as_deref())),
             dir,
@@ -60,7 +65,8 @@ impl Store {
             slots: Mutex::default(),
             memory: Mutex::default(),
             gone: Mutex::default(),
-            catalog: Mutex::default(),
+            catalog,
+            lister,
         }))
     }
 
@@ -94,6 +100,14 @@ impl Store {
         if let Some(log) = self.live(id) {
             return Ok(log);
         }
+        // A file that is known needs no look at the whole directory.
+        let known = lock(&self.catalog).path_of(id).cloned();
+        if let Some(path) = known
+            && let Ok(log) = self.load(&path, Locking::None)
+            && log.id == id
+        {
+            return Ok(log);
+        }
         let path = {
             let mut catalog = self.refreshed();
             match catalog.path_of(id) {
@@ -101,7 +115,7 @@ impl Store {
                 None => return Err(missing(&mut catalog, id)),
             }
         };
-        self.load(&path, Home::Dir)
+        self.load(&path, Locking::None)
     }
 
     /// A file where it lies: under its own lock when outside `session_dir`.
@@ -123,7 +137,27 @@ impl Store {
                 return Err(StoreError::Corrupt { path, reason, offset: None });
             }
         }
-        self.load(&path, home)
+        self.load(&path, if home == Home::Dir { Locking::None } else { Locking::Own })
+    }
+
+    /// A file to read from only: not locked, so that it may be open elsewhere.
+    pub(super) fn peek(self: &Arc<Self>, path: &Path) -> Result<Arc<Log>> {
+        let path = path.canonicalize().map_err(|_| StoreError::SessionNotFound(path.display().to_string()))?;
+        match self.is_inside(&path) {
+            true => self.open_path(&path),
+            false => self.load(&path, Locking::None),
+        }
+    }
+
+    /// Takes back a session that was not wholly made.
+    pub(super) fn discard(&self, id: &str) {
+        let Some(log) = self.live(id) else { return };
+        log.close("this session was not wholly made");
+        if let Some(path) = log.path() {
+            let _ = std::fs::remove_file(path);
+        }
+        lock(&self.memory).remove(id);
+        lock(&self.slots).remove(id);
     }
 
     /// A session whose branch ends with `at`: a header with a base, no copy.
@@ -182,7 +216,8 @@ impl Store {
 
     /// The whole id that a person's text means: whole, unique beginning, unique end, unique name, in this order.
     pub fn resolve(&self, text: &str) -> Result<String> {
-        if self.live(text).is_some() {
+        let known = || lock(&self.catalog).path_of(text).is_some_and(|path| path.exists());
+        if self.live(text).is_some() || known() {
             return Ok(text.to_owned());
         }
         let (all, _) = self.all();
@@ -308,7 +343,7 @@ impl Store {
                 new.id
             )));
         }
-        self.check_free(&new.id)?;
+        self.check_free(new)?;
         let version = match kind {
             HeaderKind::Session => SESSION_VERSION,
             HeaderKind::KliSession => KLI_SESSION_VERSION,
@@ -326,16 +361,21 @@ impl Store {
         })
     }
 
-    fn check_free(&self, id: &str) -> Result<()> {
-        let exists = || StoreError::SessionExists(id.to_owned());
+    fn check_free(&self, new: &NewSession) -> Result<()> {
+        let id = &new.id;
+        let exists = || StoreError::SessionExists(id.clone());
         if self.live(id).is_some() || lock(&self.gone).contains(id) {
             return Err(exists());
         }
-        if self.dir.is_some() {
-            let catalog = self.refreshed();
-            if catalog.base_path(id).is_some() || catalog.unreadable_of(id).is_some() {
-                return Err(exists());
-            }
+        let taken = |catalog: &Catalog| catalog.base_path(id).is_some() || catalog.unreadable_of(id).is_some();
+        // An id made just now is nobody's: a fork need not look at thousands of files.
+        let made_now = uuid::Uuid::parse_str(id).ok().and_then(|uuid| uuid.get_timestamp()).is_some_and(|time| {
+            let (seconds, nanos) = time.to_unix();
+            (seconds * 1000 + u64::from(nanos / 1_000_000)).abs_diff(new.created_at_ms) < 10_000
+        });
+        let catalog = if made_now { lock(&self.catalog) } else { self.refreshed() };
+        if taken(&catalog) {
+            return Err(exists());
         }
         Ok(())
     }
@@ -371,10 +411,22 @@ impl Store {
         lock(&slot.log).upgrade()
     }
 
+    fn live_logs(&self) -> Vec<Arc<Log>> {
+        let slots: Vec<Arc<Slot>> = lock(&self.slots).values().cloned().collect();
+        // One that is being opened just now is not there yet: its slot may be locked for long.
+        slots.iter().filter_map(|slot| slot.log.try_lock().ok()?.upgrade()).collect()
+    }
+
     fn refreshed(&self) -> MutexGuard<'_, Catalog> {
+        let live = self.live_logs().into_iter().filter_map(|log| log.path()).collect();
         let mut catalog = lock(&self.catalog);
         if let Some(dir) = &self.dir {
-            catalog.refresh(dir);
+            catalog.refresh(dir, &live);
+            if catalog.glanced().is_some()
+                && let Some(lister) = &self.lister
+            {
+                lister.wake();
+            }
         }
         catalog
     }
@@ -411,8 +463,7 @@ impl Store {
     }
 
     /// Opens a file and the bases that it needs, the lowest first: no recursion over the length of the chain.
-    fn load(self: &Arc<Self>, path: &Path, home: Home) -> Result<Arc<Log>> {
-        let locking = if home == Home::Outside { Locking::Own } else { Locking::None };
+    fn load(self: &Arc<Self>, path: &Path, locking: Locking) -> Result<Arc<Log>> {
         let mut open: Vec<Opening> = Vec::new();
         let mut next = Some((path.to_owned(), locking));
         let mut found: Option<Arc<Log>> = None;
@@ -464,11 +515,12 @@ impl Store {
 
     /// Where a base lies: in the directory, deleted or not, or beside its fork.
     fn base_path(&self, id: &str, fork: Option<&Path>) -> Option<PathBuf> {
-        if let Some(path) = self.dir.as_ref().and_then(|_| self.refreshed().base_path(id).cloned()) {
+        let known = lock(&self.catalog).base_path(id).filter(|path| path.exists()).cloned();
+        if let Some(path) = known.or_else(|| self.dir.as_ref().and_then(|_| self.refreshed().base_path(id).cloned())) {
             return Some(path);
         }
         let mut beside = Catalog::default();
-        beside.refresh(fork.filter(|fork| !self.is_inside(fork))?.parent()?);
+        beside.refresh(fork.filter(|fork| !self.is_inside(fork))?.parent()?, &HashSet::new());
         beside.base_path(id).cloned()
     }
 
@@ -476,7 +528,13 @@ impl Store {
         let Opening { path, disk, head } = opening;
         let deleted = catalog::is_deleted(&path);
         // A deleted session is there for its forks only: by its id nobody finds it.
-        let key = if deleted || home == Home::Outside { path.display().to_string() } else { head.header.id.clone() };
+        let key = match home {
+            Home::Outside if !disk.is_locked() => format!("unlocked {}", path.display()),
+            Home::Outside => path.display().to_string(),
+            _ if deleted => path.display().to_string(),
+            _ => head.header.id.clone(),
+        };
+        let by_id = home == Home::Outside && disk.is_locked() && !deleted;
         let slot = self.slot(&key);
         let mut there = lock(&slot.log);
         if let Some(log) = there.upgrade() {
@@ -488,10 +546,10 @@ impl Store {
         }
         *there = Arc::downgrade(&log);
         drop(there);
-        if home == Home::Outside && !deleted {
+        if by_id {
             // By its id too, where no other session has it.
-            let by_id = self.slot(&log.id);
-            let mut there = lock(&by_id.log);
+            let slot = self.slot(&log.id);
+            let mut there = lock(&slot.log);
             if there.upgrade().is_none() {
                 *there = Arc::downgrade(&log);
             }
@@ -568,8 +626,7 @@ impl Store {
     /// Every session: live ones as they are now, others as their files were last read.
     fn all(&self) -> (Vec<Facts>, Vec<Unreadable>) {
         let mut live: HashMap<String, Arc<Log>> = HashMap::new();
-        let slots: Vec<Arc<Slot>> = lock(&self.slots).values().cloned().collect();
-        for log in slots.iter().filter_map(|slot| lock(&slot.log).upgrade()) {
+        for log in self.live_logs() {
             if log.path().is_none_or(|path| !catalog::is_deleted(&path)) {
                 live.insert(log.id.clone(), log);
             }

@@ -2,6 +2,7 @@
 
 mod contract;
 mod damage;
+mod exchange;
 mod files;
 mod listing;
 
@@ -25,7 +26,7 @@ impl Clock for TestClock {
     }
 
     fn random(&self) -> u128 {
-        u128::from(self.0.fetch_add(1, Ordering::Relaxed)) * 0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835
+        u128::from(self.0.fetch_add(1, Ordering::Relaxed)).wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835)
     }
 }
 

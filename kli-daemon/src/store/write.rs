@@ -22,11 +22,15 @@ impl Log {
     ///
     /// Lines that another program appended meanwhile are taken in first (`taken_in`).
     pub fn append(&self, records: &[Record]) -> Result<Appended> {
+        self.append_lines(serialised(records)?)
+    }
+
+    /// As `append`, for lines that are records already: byte for byte.
+    pub(super) fn append_lines(&self, texts: Vec<String>) -> Result<Appended> {
         let mut writer = self.lock_writer();
-        if records.is_empty() {
+        if texts.is_empty() {
             return Ok(Appended::default());
         }
-        let texts = serialised(records)?;
         self.check_writable()?;
         self.bring_up_to_date(&mut writer)?;
         let place = self.read().place.clone();

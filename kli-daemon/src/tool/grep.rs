@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use super::args::{self, ArgumentError};
 use super::read::with_notes;
 use super::walk::Place;
-use super::{Arguments, Effect, Outline, Tool, ToolContext, ToolOutput, ToolSpec, file, path};
+use super::{Arguments, Effect, Outline, Tool, ToolContext, ToolOutput, ToolSpec, file, path, policy};
 use crate::text::{self, Limits};
 
 /// Matches, unless a call says otherwise.
@@ -170,7 +170,8 @@ fn search(request: &Request, cancel: &CancellationToken) -> ToolOutput {
             return ToolOutput::error(format!("{}: {error}", path::display(&request.root, &request.work_dir)));
         }
     };
-    let mut found = Found { lines: String::new(), matches: 0, limit: request.limit, unread: 0, stop: None };
+    let mut found =
+        Found { lines: String::new(), matches: 0, limit: request.limit, unread: 0, kept_back: 0, stop: None };
     let mut searcher = searcher(request);
     if metadata.is_dir() {
         for entry in Place::new(request.root.clone(), &request.work_dir).entries() {
@@ -188,9 +189,15 @@ fn search(request: &Request, cancel: &CancellationToken) -> ToolOutput {
                 continue;
             }
             let below = entry.path().strip_prefix(&request.root).unwrap_or(entry.path());
-            if request.glob.as_ref().is_none_or(|glob| glob.matches(below)) {
-                one_file(request, &mut searcher, entry.path(), &mut found);
+            if request.glob.as_ref().is_some_and(|glob| !glob.matches(below)) {
+                continue;
             }
+            // A person is asked for these, and was not asked for this one.
+            if policy::is_sensitive(below) {
+                found.kept_back += 1;
+                continue;
+            }
+            one_file(request, &mut searcher, entry.path(), &mut found);
         }
     } else {
         match file::open(&request.root) {
@@ -235,6 +242,7 @@ struct Found {
     matches: usize,
     limit: usize,
     unread: usize,
+    kept_back: usize,
     stop: Option<Stop>,
 }
 
@@ -246,14 +254,6 @@ enum Stop {
 
 impl Found {
     fn into_output(self) -> ToolOutput {
-        if self.matches == 0 {
-            let mut notes = Vec::new();
-            if self.unread > 0 {
-                notes.push(format!("{} files or directories could not be searched.", self.unread));
-            }
-            return ToolOutput::text(with_notes("No matches.", &notes));
-        }
-        let cut = text::head(&self.lines, Limits { lines: usize::MAX, bytes: Limits::OUTPUT.bytes });
         let mut notes = Vec::new();
         match self.stop {
             Some(Stop::Limit) => notes.push(format!(
@@ -266,9 +266,19 @@ impl Found {
             )),
             None => {}
         }
+        if self.kept_back > 0 {
+            notes.push(format!(
+                "Passed over: {} that may hold secrets (such as .env or keys); path can name one.",
+                self.kept_back
+            ));
+        }
         if self.unread > 0 {
             notes.push(format!("{} files or directories could not be searched.", self.unread));
         }
+        if self.matches == 0 {
+            return ToolOutput::text(with_notes("No matches.", &notes));
+        }
+        let cut = text::head(&self.lines, Limits { lines: usize::MAX, bytes: Limits::OUTPUT.bytes });
         let mut output = ToolOutput::text(with_notes(cut.text, &notes));
         output.details = Some(json!({ "matches": self.matches, "truncated": self.stop.is_some() }));
         output
@@ -285,8 +295,8 @@ struct Lines<'a> {
 
 impl Lines<'_> {
     fn push(&mut self, bytes: &[u8], first: Option<u64>, mark: char) -> bool {
-        let mut number = first.unwrap_or(0);
-        for line in bytes.split_inclusive(|byte| *byte == b'\n') {
+        let lines = bytes.split_inclusive(|byte| *byte == b'\n');
+        for (number, line) in (first.unwrap_or(0)..).zip(lines) {
             let line = line.strip_suffix(b"\n").unwrap_or(line);
             let line = line.strip_suffix(b"\r").unwrap_or(line);
             let focus = match mark {
@@ -300,7 +310,6 @@ impl Lines<'_> {
                 self.name,
                 shown.replace('\0', "\u{fffd}")
             ));
-            number += 1;
             if self.found.lines.len() > Limits::OUTPUT.bytes {
                 self.found.stop = Some(Stop::Size);
                 return false;

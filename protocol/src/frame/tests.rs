@@ -52,6 +52,7 @@ fn lines() {
         (&format!("{longer}\n{{}}\n"), vec!["<oversized>", "{}"]),
         (&format!("{longer}{longer}{longer}\n{{}}\n"), vec!["<oversized>", "{}"]),
         (&longer, vec!["<oversized>"]),
+        (&format!("{longer}\n\u{feff}\n"), vec!["<oversized>", "\u{feff}"]),
     ] {
         check(Framing::Lines, input.as_bytes(), &frames);
     }
@@ -60,6 +61,9 @@ fn lines() {
 #[test]
 fn content_length() {
     let many = "X: y\r\n".repeat(2000);
+    let digits = format!("Content-Length: {}", "0".repeat(2 * MAX_HEADER_BYTES));
+    let spaces = " ".repeat(MAX_HEADER_BYTES);
+    let again = "Content-Length:".repeat(MAX_HEADER_BYTES / 10);
     for (input, frames) in [
         ("Content-Length: 2\r\n\r\n{}", vec!["{}"]),
         ("content-length:2\n\n{}Content-Length: 3\r\n\r\n[1]", vec!["{}", "[1]"]),
@@ -79,6 +83,9 @@ fn content_length() {
         ("Content-Length: 20\r\n\r\n{}", vec!["<bad>"]),
         ("Content-Le", vec!["<bad>"]),
         ("Content-Length: 2\r\n\r\n{}\r\n", vec!["{}"]),
+        (&format!("{digits}\nContent-Length: 2\r\n\r\n{{}}"), vec!["<bad>", "{}"]),
+        (&format!("{spaces}\nContent-Length: 2\r\n\r\n{{}}"), vec!["<bad>", "{}"]),
+        (&format!("{again}\nContent-Length: 2\r\n\r\n{{}}"), vec!["<bad>", "<bad>", "{}"]),
         (&format!("{many}\r\nContent-Length: 2\r\n\r\n{{}}"), vec!["<bad>", "{}"]),
         (
             &format!("Content-Length: 66\r\n\r\n{}Content-Length: 2\r\n\r\n{{}}", "y".repeat(66)),

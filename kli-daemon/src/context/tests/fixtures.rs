@@ -202,3 +202,35 @@ impl<'a, I: Iterator<Item = &'a str>> RevList<'a> for I {
         list
     }
 }
+
+#[test]
+fn the_check_finds_faults() {
+    let user = serde_json::json!({"role":"user","content":"q"});
+    let call = |ids: &[&str]| {
+        let calls: Vec<_> =
+            ids.iter().map(|id| serde_json::json!({"type":"toolCall","id":id,"name":"n","arguments":{}})).collect();
+        serde_json::json!({"role":"assistant","content":calls})
+    };
+    let result = |id: &str| serde_json::json!({"role":"toolResult","toolCallId":id,"content":"r"});
+    let text = |role: &str, text: &str| serde_json::json!({"role":role,"content":[{"type":"text","text":text}]});
+    let thinking = serde_json::json!({"role":"assistant","content":[{"type":"thinking","thinking":"hm"}]});
+    for (messages, is_valid) in [
+        (vec![user.clone(), call(&["a", "b"]), result("a"), result("b"), user.clone()], true),
+        (vec![user.clone(), call(&["a", "b"]), result("b"), result("a")], false),
+        (vec![user.clone(), call(&["a"])], false),
+        (vec![user.clone(), call(&["a"]), user.clone(), result("a")], false),
+        (vec![user.clone(), call(&["a"]), result("a"), result("a")], false),
+        (vec![user.clone(), call(&["a"]), result("a"), call(&["a"]), result("a")], false),
+        (vec![user.clone(), result("a")], false),
+        (vec![user.clone(), call(&[""]), result("")], false),
+        (vec![text("assistant", "a")], false),
+        (vec![user.clone(), text("assistant", " ")], false),
+        (vec![user.clone(), call(&[])], false),
+        (vec![user.clone(), thinking], false),
+        (vec![text("system", "s")], false),
+    ] {
+        let messages: Vec<Arc<Message>> =
+            messages.into_iter().map(|m| Arc::new(serde_json::from_value(m).unwrap())).collect();
+        assert_eq!(valid(&messages).is_ok(), is_valid, "{messages:#?}");
+    }
+}

@@ -90,7 +90,8 @@ fn requests(window: &Window) -> Result<(), TestCaseError> {
 
 /// The words that tell messages apart.
 fn marks(text: &str) -> Vec<String> {
-    text.split(|c: char| !c.is_ascii_alphanumeric())
+    text.replace("\\n", " ")
+        .split(|c: char| !c.is_ascii_alphanumeric())
         .filter(|w| w.len() > 2 && w.starts_with('T') && w.ends_with('T'))
         .map(str::to_owned)
         .collect()
@@ -131,8 +132,8 @@ proptest! {
             let sent: Vec<String> = assemble(&window, &model()).messages.iter()
                 .map(|m| serde_json::to_string(m).unwrap()).collect();
             let after: Vec<String> = sent.iter().flat_map(|m| marks(m)).collect();
-            for mark in before {
-                prop_assert!(given.contains(&mark) || after.contains(&mark), "{} is gone", mark);
+            for mark in &before {
+                prop_assert!(given.contains(mark) || after.contains(mark), "{} is gone", mark);
             }
             if let Some(Message::User(prompt)) = newest.as_deref() {
                 let text = transcript::plain(&prompt.content);
@@ -142,6 +143,10 @@ proptest! {
                     _ => None,
                 }).collect();
                 prop_assert!(mark.is_empty() || texts.iter().any(|t| t.contains(text.trim())), "{:?} in {:?}", text, texts);
+                // Once, unless the branch says it more often.
+                if let [mark] = &mark[..] && before.iter().filter(|m| *m == mark).count() == 1 {
+                    prop_assert_eq!(after.iter().filter(|m| *m == mark).count(), 1, "{} in {:?}", mark, texts);
+                }
             }
         }
     }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use kli_protocol::api::RunErrorKind;
 use kli_protocol::record::Usage;
 use serde_json::Value;
 
@@ -52,20 +53,28 @@ impl ChatDecoder {
         if let Some(failure) = failure::in_stream(chunk) {
             return Err(failure);
         }
-        let mut heard = Heard::Nothing;
+        let before = self.reply.bytes();
         for choice in chunk.get("choices").and_then(Value::as_array).into_iter().flatten() {
-            heard = Heard::Content;
-            self.choice(choice);
+            self.choice(choice)?;
         }
         // Groq and Kimi have usage in places of their own.
         let usage = [chunk.get("usage"), chunk.pointer("/x_groq/usage"), chunk.pointer("/choices/0/usage")];
         if let Some(usage) = usage.into_iter().flatten().find(|usage| usage.is_object()) {
             self.reply.usage(read_usage(usage));
         }
-        Ok(if self.stopped { Heard::Stopped } else { heard })
+        // An empty delta is no better than a ping.
+        let more = self.reply.bytes() > before;
+        Ok(match (self.stopped, more) {
+            (true, _) => Heard::Stopped,
+            (false, true) => Heard::Content,
+            (false, false) => Heard::Nothing,
+        })
     }
 
-    fn choice(&mut self, choice: &Value) {
+    fn choice(&mut self, choice: &Value) -> Result<(), Failure> {
+        if let Some(failure) = failure::in_stream(choice) {
+            return Err(failure);
+        }
         let number = choice.get("index").and_then(Value::as_u64).unwrap_or(0);
         // A server that does not stream says `message`; some send both, the whole message at the end again.
         let delta = [choice.get("delta"), choice.get("message")].into_iter().flatten().find(|d| d.is_object());
@@ -73,15 +82,20 @@ impl ChatDecoder {
             self.delta(number, delta);
         }
         if let Some(reason) = choice.get("finish_reason").and_then(Value::as_str).filter(|r| !r.is_empty()) {
-            self.stopped = true;
             match reason {
+                "error" | "insufficient_system_resource" | "engine_overloaded" => {
+                    let message = format!("The provider failed in the middle of the reply ({reason}).");
+                    return Err(Failure::passing(RunErrorKind::Overloaded, message));
+                }
                 "length" | "max_tokens" | "model_length" => self.reply.cut_off(),
                 "content_filter" | "safety" | "refusal" | "sensitive" => {
                     self.reply.refused("The provider's content filter stopped the reply.");
                 }
                 _ => {}
             }
+            self.stopped = true;
         }
+        Ok(())
     }
 
     fn delta(&mut self, choice: u64, delta: &Value) {
@@ -154,6 +168,7 @@ impl ChatDecoder {
     /// Joins the pieces of a detail: text and data grow, all else is as last said.
     fn detail(&mut self, detail: &Value) {
         let Value::Object(piece) = detail else { return };
+        self.reply.grow(piece.values().filter_map(Value::as_str).map(str::len).sum());
         let next = self.details.last_key_value().map_or(0, |(at, _)| at + 1);
         let index = piece.get("index").and_then(Value::as_u64).unwrap_or(next);
         let Value::Object(whole) = self.details.entry(index).or_insert_with(|| Value::Object(Default::default()))
@@ -271,7 +286,7 @@ impl Decoder for ChatDecoder {
     }
 
     fn complete(&self) -> bool {
-        self.stopped || self.ended
+        self.stopped || self.ended && !(self.reply.is_empty() && self.reply.usage_so_far() == Usage::default())
     }
 
     /// Thinking gets what must come back with it.

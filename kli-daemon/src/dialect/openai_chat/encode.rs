@@ -31,7 +31,7 @@ pub fn call(request: &Request, target: Target<'_>) -> Call {
     }
     body.insert("messages".into(), Value::Array(messages(request, quirks, thinks)));
     // Last, since it shrinks as the context fills.
-    if let Some(max) = max_tokens(request) {
+    if let Some(max) = transform::max_tokens(request) {
         let name = if quirks.max_completion_tokens { "max_completion_tokens" } else { "max_tokens" };
         body.insert(name.into(), json!(max));
     }
@@ -43,24 +43,15 @@ pub fn call(request: &Request, target: Target<'_>) -> Call {
     }
 }
 
-/// Servers that count the reply into the window refuse a limit that reaches beyond it.
-fn max_tokens(request: &Request) -> Option<u64> {
-    let max = request.max_tokens.unwrap_or(request.model.max_output);
-    if max == 0 {
-        return None;
-    }
-    let window = request.model.context_window;
-    let room = window.saturating_sub(transform::rough_tokens(request));
-    Some(if window > 0 && max > room { room.max(1_024).min(max) } else { max })
-}
-
 /// Writes how hard to think; true unless thinking is certainly off.
 fn thinking(request: &Request, quirks: Quirks, body: &mut Map<String, Value>) -> bool {
     let asked = request.options.get("reasoning-effort").and_then(Value::as_str);
     let Some(level) = quirks::effort(&request.model, asked) else { return request.model.reasoning };
     let off = level == "off";
     let (key, value) = match quirks.thinking {
-        Thinking::Effort => ("reasoning_effort", json!(if off { "none" } else { level })),
+        // A server that does not know "none" refuses the request; left out, it does as it likes.
+        Thinking::Effort { none: false } if off => return true,
+        Thinking::Effort { .. } => ("reasoning_effort", json!(if off { "none" } else { level })),
         Thinking::Reasoning if off => ("reasoning", json!({ "enabled": false })),
         Thinking::Reasoning => ("reasoning", json!({ "effort": level })),
         Thinking::Switch => ("thinking", json!({ "type": if off { "disabled" } else { "enabled" } })),

@@ -155,6 +155,27 @@ fn frames_and_ends_of_the_failure_list() {
 }
 
 #[test]
+fn other_ends() {
+    fn check(stream: &str, failure: Option<(RunErrorKind, bool)>) {
+        assert_eq!(play(stream).failure.map(|f| (f.kind, f.retryable)), failure, "{stream}");
+    }
+    let ends = |choice: Value| chunks(&[json!({"delta":{"content":"Hel"}}), choice]);
+    check(&ends(json!({"delta":{},"finish_reason":"error"})), Some((RunErrorKind::Overloaded, true)));
+    check(
+        &ends(json!({"delta":{},"finish_reason":"error","error":{"code":429,"message":"x"}})),
+        Some((RunErrorKind::RateLimited, true)),
+    );
+    check(
+        &ends(json!({"delta":{},"finish_reason":"insufficient_system_resource"})),
+        Some((RunErrorKind::Overloaded, true)),
+    );
+    check(&ends(json!({"delta":{},"finish_reason":"eos"})), None);
+    check(&ends(json!({"delta":{}})), None);
+    check("data: [DONE]\n\n", Some((RunErrorKind::Network, true)));
+    check(&chunks(&[json!({"delta":{},"finish_reason":"stop"})]), None);
+}
+
+#[test]
 fn a_refusal_is_an_end_with_a_reason() {
     let filtered = chunks(&[json!({"delta":{"content":""}}), json!({"delta":{},"finish_reason":"content_filter"})]);
     let refused = chunks(&[json!({"delta":{"refusal":"I can't."}}), json!({"delta":{},"finish_reason":"stop"})]);
@@ -162,6 +183,15 @@ fn a_refusal_is_an_end_with_a_reason() {
         let reply = play(&stream);
         assert_eq!((reply.message.stop_reason, reply.text().as_str()), (StopReason::Stop, text));
         assert!(reply.message.error_message.is_some());
+    }
+}
+
+#[test]
+fn more_was_read_than_the_window_holds() {
+    for (tokens, failure) in [(200_000, None), (200_001, Some((RunErrorKind::ContextOverflow, false)))] {
+        let usage = json!({ "choices": [], "usage": { "prompt_tokens": tokens, "completion_tokens": 1 } });
+        let reply = play(&format!("data: {usage}\n\ndata: [DONE]\n\n"));
+        assert_eq!(reply.failure.map(|f| (f.kind, f.retryable)), failure, "{tokens}");
     }
 }
 
@@ -361,6 +391,7 @@ fn servers_differ() {
         &["max_tokens"],
     );
     check("https://api.openai.com/v1", "o4", Some("off"), &[("reasoning_effort", json!("none"))], &[]);
+    check("http://localhost:1/v1", "q", Some("off"), &[], &["reasoning_effort"]);
     check(
         "http://localhost:1/v1",
         "q",

@@ -70,6 +70,8 @@ fn build(kind: Kind) -> Result<(Client, Trust), Failure> {
             .connect_timeout(kind.connect)
             .pool_idle_timeout(Duration::from_secs(90))
             .pool_max_idle_per_host(8)
+            // A compressed stream is often held back until a block is full.
+            .gzip(false)
             .tcp_keepalive(Duration::from_secs(30))
             .http2_keep_alive_interval(Duration::from_secs(30))
             .http2_keep_alive_timeout(Duration::from_secs(20))

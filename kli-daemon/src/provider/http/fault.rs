@@ -31,6 +31,14 @@ pub fn of_transport(error: &reqwest::Error, base_url: &str) -> Failure {
             ),
         );
     }
+    if lower.contains("corrupt message") || lower.contains("invalidcontenttype") {
+        return Failure::fatal(
+            RunErrorKind::Network,
+            format!(
+                "{host} does not speak TLS ({cause}). Write http:// instead of https:// in baseUrl, if it is a local server."
+            ),
+        );
+    }
     if error.is_timeout() {
         return Failure::passing(RunErrorKind::Timeout, format!("No connection to {host} within the time allowed."));
     }

@@ -1,5 +1,7 @@
 //! Faults of a server, from a loopback one that says byte for byte what a case gives it.
 
+mod independent;
+
 use std::collections::BTreeMap;
 
 use kli_protocol::api::ModelInfo;
@@ -224,6 +226,32 @@ async fn nobody_there() {
     let failure = failure.unwrap();
     assert_eq!((failure.kind, failure.retryable), (RunErrorKind::Network, true));
     assert!(failure.message.contains(&address.to_string()), "{}", failure.message);
+}
+
+#[tokio::test]
+async fn tls_with_a_server_that_speaks_none() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("https://{}/v1", listener.local_addr().unwrap());
+    let task = tokio::spawn(async move {
+        let (mut socket, _) = listener.accept().await.unwrap();
+        let _ = socket.read(&mut [0; 4096]).await;
+        socket.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").await.unwrap();
+    });
+    let (_, _, failure) = exchange(&provider(url, KeySource::None, LONG)).await;
+    let failure = failure.unwrap();
+    assert_eq!((failure.kind, failure.retryable), (RunErrorKind::Network, false), "{}", failure.message);
+    task.abort();
+}
+
+#[tokio::test]
+async fn a_handshake_that_never_ends() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let mut provider = provider(format!("https://{}/v1", listener.local_addr().unwrap()), KeySource::None, LONG);
+    Arc::get_mut(&mut provider.endpoint).unwrap().timeouts.connect = SHORT;
+    let (_, _, failure) = exchange(&provider).await;
+    let failure = failure.unwrap();
+    let no_authorities = failure.message.contains("certificate authorities");
+    assert!(no_authorities || (failure.kind, failure.retryable) == (RunErrorKind::Timeout, true), "{failure:?}");
 }
 
 #[tokio::test]

@@ -3,7 +3,7 @@
 
 use kli_protocol::record::{Content, Message};
 
-use super::plan::cut;
+use super::plan::{calls_for, cut};
 use crate::dialect::Request;
 
 /// Lines kept of each kind.
@@ -14,7 +14,14 @@ const WIDTH: usize = 140;
 pub fn summarise(request: &Request) -> Option<String> {
     let Some(Message::User(newest)) = request.messages.last().map(AsRef::as_ref) else { return None };
     let asked = newest.content.text();
-    if !asks(&asked) && !(request.tools.is_empty() && asks_by_system(&request.system_prompt)) {
+    let head: String = asked.trim_start().chars().take(12).collect();
+    let asks = if request.tools.is_empty() {
+        mentions(&asked) || mentions(&request.system_prompt)
+    } else {
+        // "Summarize README.md" is for a tool.
+        names_conversation(&asked) || mentions(&head) && calls_for(&asked).is_empty()
+    };
+    if !asks {
         return None;
     }
     let before = request.messages.len() - 1;
@@ -24,30 +31,33 @@ pub fn summarise(request: &Request) -> Option<String> {
         let size = asked.len();
         (lines_of_text(&asked), size / 3)
     } else {
-        let size: usize = earlier.iter().map(String::len).sum();
-        (earlier, size)
+        let size: usize = request.messages.iter().take(before).map(|message| size_of(message)).sum();
+        (earlier, size / 2)
     };
     Some(extract(&lines, budget.clamp(200, 6_000)))
 }
 
-fn asks(prompt: &str) -> bool {
-    let head: String = prompt.trim_start().chars().take(12).collect::<String>().to_ascii_lowercase();
-    let lower = prompt.to_ascii_lowercase();
-    head.starts_with("summarize")
-        || head.starts_with("summarise")
-        || [
-            "summary of the conversation",
-            "summarize the conversation",
-            "summarise the conversation",
-            "summary of this conversation",
-        ]
-        .iter()
-        .any(|words| lower.contains(words))
+fn mentions(text: &str) -> bool {
+    let lower = text.to_ascii_lowercase();
+    ["summarize", "summarise", "summary"].iter().any(|word| lower.contains(word))
 }
 
-fn asks_by_system(prompt: &str) -> bool {
-    let lower = prompt.to_ascii_lowercase();
-    ["summariz", "summaris", "summary"].iter().any(|word| lower.contains(word))
+/// What a person says who wants the conversation told, or a program that compacts it.
+fn names_conversation(text: &str) -> bool {
+    let lower = text.to_ascii_lowercase();
+    mentions(&lower) && ["the conversation", "this conversation", "our conversation"].iter().any(|words| lower.contains(words))
+        // An earlier summary, which stands before a prompt, is no request for one.
+        && !lower.contains("<summary>")
+}
+
+fn size_of(message: &Message) -> usize {
+    match message {
+        Message::User(user) => user.content.text().len(),
+        Message::Assistant(assistant) => assistant.content.text().len(),
+        Message::ToolResult(result) => result.content.text().len(),
+        Message::BashExecution(bash) => bash.output.len(),
+        Message::Unknown => 0,
+    }
 }
 
 fn line_of(message: &Message) -> Option<String> {

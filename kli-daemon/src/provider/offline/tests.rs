@@ -100,6 +100,24 @@ fn it_asks_only_for_tools_that_it_has() {
 }
 
 #[test]
+fn summaries_are_asked_for_in_words() {
+    fn check(prompt: &str, tools: bool, expected: bool) {
+        let mut request = request(json!([{ "role": "user", "content": "x" }, { "role": "user", "content": prompt }]));
+        if !tools {
+            request.tools = Arc::new([]);
+        }
+        assert_eq!(summary::summarise(&request).is_some(), expected, "{prompt}");
+    }
+    check("summarize", true, true);
+    check("Write a summary of the conversation so far; keep names such as main.rs.", true, true);
+    check("summarize README.md", true, false);
+    check("read README.md and summarize it", true, false);
+    check("The conversation before this point was compacted.\n<summary>\nx\n</summary>", true, false);
+    check("Below is a session. Please summarise it.", false, true);
+    check("hello", false, false);
+}
+
+#[test]
 fn summaries_are_extracts() {
     let messages = json!([
         { "role": "user", "content": "read hello.txt" },

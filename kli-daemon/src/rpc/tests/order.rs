@@ -9,7 +9,7 @@ async fn a_call_that_waits_holds_up_no_other() {
     client.call(1, "waitRun", json!(["s"])).await;
     client.call(2, "ping", json!({})).await;
     client.call(3, "setSessionName", json!(["s", "x"])).await;
-    let mut replies = vec![client.line().await, client.line().await];
+    let mut replies = [client.line().await, client.line().await];
     replies.sort_by_key(|reply| reply["id"].as_u64());
     assert_eq!(replies.iter().map(short).collect::<Vec<_>>(), ["2 ok", "3 ok"]);
     served.service.release.cancel();

@@ -210,3 +210,55 @@ fn the_session_last_used_survives_a_restart() {
     std::fs::remove_file(&path).unwrap();
     assert_eq!(rig.store.last("/tmp/w").unwrap(), None);
 }
+
+/// A session file with a prompt, `middle`, and a last prompt.
+fn large(rig: &Rig, id: &str, middle: &str) -> PathBuf {
+    let line = |id: &str, text: &str| {
+        format!(
+            "{{\"type\":\"message\",\"id\":\"{id}\",\"parentId\":null,\"timestamp\":\"2026-01-01T00:00:0{}.000Z\",\"message\":{{\"role\":\"user\",\"content\":\"{text}\"}}}}\n",
+            id.len()
+        )
+    };
+    let header =
+        format!("{{\"type\":\"session\",\"version\":3,\"id\":\"{id}\",\"timestamp\":\"t\",\"cwd\":\"/tmp/w\"}}\n");
+    let path = rig.path().join(format!("x_{id}.jsonl"));
+    std::fs::write(&path, format!("{header}{}{middle}{}", line("a", "first"), line("bbb", "last"))).unwrap();
+    path
+}
+
+#[test]
+fn large_files_are_glanced_at_then_read() {
+    let mut rig = Rig::file();
+    let name = "{\"type\":\"session_info\",\"id\":\"i\",\"parentId\":null,\"timestamp\":\"t\",\"name\":\"N\"}\n";
+    let filler = "{\"type\":\"custom\",\"id\":\"c\",\"parentId\":null,\"timestamp\":\"t\",\"data\":\"".to_owned()
+        + &"x".repeat(12 << 20)
+        + "\"}\n";
+    large(&rig, "big", &format!("{filler}{name}{}", filler.replace("\"c\"", "\"d\"")));
+    let mut catalog = super::super::catalog::Catalog::default();
+    let begin = std::time::Instant::now();
+    catalog.refresh(rig.path(), &Default::default());
+    let glanced = catalog.summary("big").unwrap().clone();
+    assert!(glanced.glanced && begin.elapsed().as_millis() < 500);
+    assert_eq!(glanced.facts.first_prompt.as_deref(), Some("first"));
+    assert_eq!(glanced.facts.last_prompt.as_deref(), Some("last"));
+    assert_eq!((glanced.facts.updated_at.as_str(), glanced.facts.entry_count), ("2026-01-01T00:00:03.000Z", None));
+    // The store's thread reads on and keeps what it found; its end waits for the thread.
+    let full = loop {
+        let facts = rig.store.list(&Filter::default()).0.remove(0);
+        if facts.entry_count.is_some() {
+            break facts;
+        }
+        std::thread::yield_now();
+    };
+    assert_eq!((full.name.as_deref(), full.entry_count), (Some("N"), Some(2)));
+    rig.store = Store::new(None, SETTINGS).unwrap();
+    let list = std::fs::read_to_string(rig.path().join(".kli-list")).unwrap();
+    assert_eq!(list.lines().count(), 1);
+    let mut cached = super::super::catalog::Catalog::default();
+    cached.refresh(rig.path(), &Default::default());
+    assert!(!cached.summary("big").unwrap().glanced);
+    std::fs::write(rig.path().join(".kli-list"), "damaged\n{}\n").unwrap();
+    let mut damaged = super::super::catalog::Catalog::default();
+    damaged.refresh(rig.path(), &Default::default());
+    assert!(damaged.summary("big").unwrap().glanced);
+}

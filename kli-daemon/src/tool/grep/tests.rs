@@ -27,7 +27,9 @@ fn tree() -> Place {
 #[tokio::test]
 async fn what_is_searched() {
     let place = tree();
-    let all = ".env:2:needle=2\na/one.txt:1:one needle here\nb/two.rs:1:fn needle() {}\n";
+    let kept_back = "[Passed over: 1 that may hold secrets (such as .env or keys); path can name one.]";
+    let all = format!("a/one.txt:1:one needle here\nb/two.rs:1:fn needle() {{}}\n\n{kept_back}");
+    let (all, none) = (all.as_str(), format!("No matches.\n\n{kept_back}"));
     for (arguments, want) in [
         (json!({"pattern": "needle"}), all),
         (json!({"pattern": "needle", "path": "."}), all),
@@ -47,14 +49,16 @@ async fn what_is_searched() {
         (json!({"pattern": "needle", "path": "node_modules/deep"}), "node_modules/deep/y.log:1:a needle in y\n"),
         (json!({"pattern": "needle", "path": ".git"}), ".git/config:1:needle in git\n"),
         (json!({"pattern": "NEEDLE", "ignoreCase": true, "path": ".env"}), ".env:1:NEEDLE=1\n.env:2:needle=2\n"),
-        (json!({"pattern": "needle()", "literal": true}), "b/two.rs:1:fn needle() {}\n"),
-        (json!({"pattern": "^last$"}), "b/two.rs:2:last\n"),
-        (json!({"pattern": "here\\nnothing"}), "a/one.txt:1:one needle here\na/one.txt:2:nothing\n"),
-        (json!({"pattern": "absent"}), "No matches."),
+        (json!({"pattern": "needle()", "literal": true, "path": "b"}), "b/two.rs:1:fn needle() {}\n"),
+        (json!({"pattern": "^last$", "path": "b"}), "b/two.rs:2:last\n"),
+        (json!({"pattern": "here\\nnothing", "path": "a"}), "a/one.txt:1:one needle here\na/one.txt:2:nothing\n"),
+        (json!({"pattern": "absent"}), none.as_str()),
+        (json!({"pattern": "absent", "path": "b"}), "No matches."),
         (json!({"pattern": "needle", "context": 1, "glob": "*.rs"}), "b/two.rs:1:fn needle() {}\nb/two.rs-2-last\n"),
         (
             json!({"pattern": "needle", "limit": 1}),
-            ".env:2:needle=2\n\n[There are more than 1 matches. Narrow the search down by path, glob or pattern, or set a higher limit.]",
+            "a/one.txt:1:one needle here\n\n[There are more than 1 matches. Narrow the search down by path, glob or pattern, or set a higher limit.]\n\
+             [Passed over: 1 that may hold secrets (such as .env or keys); path can name one.]",
         ),
     ] {
         let output = place.call(&Grep::new(), arguments.clone()).await;
