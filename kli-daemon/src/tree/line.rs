@@ -48,19 +48,24 @@ pub enum NoRecord {
 
 /// Reads a line; `bytes` is without white space around it.
 pub fn read(bytes: &[u8]) -> Result<Line<'_>, NoRecord> {
-    let text = std::str::from_utf8(bytes).map_err(|_| NoRecord::Damaged)?;
-    if !json::is_object(text) {
-        return Err(NoRecord::Damaged);
+    match json::is_object(bytes) {
+        true => read_object(bytes),
+        false => Err(NoRecord::Damaged),
     }
+}
+
+/// As `read`, of bytes that were found to be a JSON object.
+pub fn read_object(bytes: &[u8]) -> Result<Line<'_>, NoRecord> {
+    let text = std::str::from_utf8(bytes).map_err(|_| NoRecord::Damaged)?;
     match quick(text) {
         Some(line) => Ok(line),
         None => slow(text),
     }
 }
 
-/// What a line of pi's first format says, whose id and parent are where it lies.
+/// What a line of pi's first format says (a JSON object), whose id and parent are where it lies.
 pub fn read_v1(bytes: &[u8], id: String, parent: Option<String>) -> Result<Line<'_>, NoRecord> {
-    match read(bytes) {
+    match read_object(bytes) {
         Err(NoRecord::NoId) => {
             let text = std::str::from_utf8(bytes).map_err(|_| NoRecord::Damaged)?;
             let mut fields = object(text)?;

@@ -35,7 +35,38 @@ fn only_whole_objects_are_objects() {
         ("", false),
     ];
     for (text, right) in cases {
-        assert_eq!(is_object(text), right, "{text}");
+        assert_eq!(is_object(text.as_bytes()), right, "{text}");
+    }
+    let deep = format!("{{\"a\":{}1{}}}", "[".repeat(100_000), "]".repeat(100_000));
+    assert!(is_object(deep.as_bytes()));
+    assert!(!is_object(&deep.as_bytes()[..deep.len() - 1]));
+}
+
+/// serde's check, but for its limit of depth.
+fn serde_says(text: &[u8]) -> bool {
+    let object = text.iter().find(|b| !b.is_ascii_whitespace()) == Some(&b'{');
+    object && std::str::from_utf8(text).is_ok() && serde_json::from_slice::<serde::de::IgnoredAny>(text).is_ok()
+}
+
+proptest::proptest! {
+    #[test]
+    fn objects_are_what_serde_says(
+        text in r#"\{("[a\\\\"u0é\n]{0,9}":[\[\]{},:"0-9eE.+\- a-f]{0,6},?){0,3}\}?"#,
+        cut in 0usize..40,
+        flip in 0usize..40,
+        with in proptest::prelude::any::<u8>(),
+    ) {
+        let whole = br#"{"type":"message","n":-12.5e+3,"s":"a\u00e9\"\\\n","l":[true,false,null,{}]}"#.to_vec();
+        for mut bytes in [text.into_bytes(), whole] {
+            proptest::prop_assert_eq!(is_object(&bytes), serde_says(&bytes));
+            let at = flip % bytes.len().max(1);
+            if let Some(byte) = bytes.get_mut(at) {
+                *byte = with;
+            }
+            proptest::prop_assert_eq!(is_object(&bytes), serde_says(&bytes));
+            bytes.truncate(cut);
+            proptest::prop_assert_eq!(is_object(&bytes), serde_says(&bytes));
+        }
     }
 }
 
