@@ -26,6 +26,7 @@ use crate::rpc::methods::{Context, Control};
 use crate::rpc::{self, Connections, Limits, Server};
 use crate::session::client_tools::ClientTools;
 use crate::session::hub::Hub;
+use crate::session::trust::Trust;
 use crate::session::{CompactionSettings, Deps, Registry, Settings};
 use crate::store::{Store, StoreSettings};
 use crate::telemetry::{self, LogTo};
@@ -56,7 +57,7 @@ pub async fn run(options: Options) -> anyhow::Result<()> {
     let activated = rpc::activated()?;
     let socket = match &activated {
         Some(bound) => bound.path().to_owned(),
-        None => socket_path(&options, state_dir)?,
+        None => socket_path(&options, state_dir.clone())?,
     };
     rpc::prepare(&socket)?;
     let _locks = lock::acquire(&socket, config.session_dir.as_deref())?;
@@ -82,6 +83,8 @@ pub async fn run(options: Options) -> anyhow::Result<()> {
         client_tools: Arc::new(ClientTools::default()),
         cache_dir: cache_dir(dirs.as_ref()),
         all,
+        config_dir: dirs.as_ref().map(|d| d.config_dir().to_owned()),
+        trust: Trust::load(state_dir.as_ref().map(|dir| dir.join("trusted.json"))),
         home: directories::BaseDirs::new().map(|d| d.home_dir().to_owned()),
     });
     let registry = Registry::new(deps);
@@ -273,7 +276,8 @@ fn model_table(config: &Config, clients: &Arc<Clients>, clock: &Arc<dyn Clock>) 
 
 fn session_settings(config: &Config) -> anyhow::Result<Settings> {
     Ok(Settings {
-        policy: tool::policy::Policy::default(),
+        rules: tool::policy::Rules::parse(&config.approvals.allow, &config.approvals.deny)
+            .context("config.toml, [approvals]")?,
         default_mode: config.default_mode,
         durability: config.durability,
         retry: RetrySettings { max_attempts: config.retry.max_attempts, base_delay_ms: config.retry.base_delay_ms },

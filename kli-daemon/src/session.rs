@@ -10,6 +10,7 @@ mod handle;
 pub mod hub;
 mod info;
 mod registry;
+pub mod trust;
 pub mod views;
 
 use std::path::PathBuf;
@@ -22,18 +23,21 @@ use sha2::Digest;
 use tokio::sync::watch;
 
 pub use handle::{Handle, Pending};
-pub use registry::{ForkMade, Registry, canonical, canonical_dir};
+pub use registry::{ForkMade, Registry, absolute, blocking, canonical, canonical_dir};
 
 use crate::agent::RetrySettings;
 use crate::clock::Clock;
 use crate::provider::Models;
 use crate::store::{Durability, Log, Store, StoreError};
 use crate::tool::Tool;
+use crate::tool::policy::Rules;
+use crate::workspace::Places;
 
 /// What the configuration says about sessions.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    pub policy: crate::tool::policy::Policy,
+    /// Rules of the configuration about tool calls.
+    pub rules: Rules,
     pub default_mode: Mode,
     pub durability: Durability,
     pub retry: RetrySettings,
@@ -62,8 +66,10 @@ pub struct Deps {
     pub cache_dir: Option<PathBuf>,
     /// Events of all sessions, without deltas.
     pub all: Arc<hub::Hub>,
-    /// The user's home, whose context files count everywhere.
+    /// The user's home and configuration directory, whose context files and skills count everywhere.
     pub home: Option<PathBuf>,
+    pub config_dir: Option<PathBuf>,
+    pub trust: trust::Trust,
 }
 
 impl Deps {
@@ -83,6 +89,17 @@ impl Deps {
         let digest = sha2::Sha256::digest(path.as_os_str().as_encoded_bytes());
         let name: String = digest.iter().take(12).map(|byte| format!("{byte:02x}")).collect();
         Some(self.cache_dir.as_ref()?.join(format!("{name}.events")))
+    }
+
+    /// Where the files lie that speak to the model. The project's own configuration, skills and prompts count
+    /// only when its directory is trusted; its context files are text like any other that a tool could read.
+    pub fn places(&self, work_dir: &std::path::Path) -> Places {
+        let trusted = self.trust.is_trusted(work_dir);
+        Places { work_dir: trusted.then(|| work_dir.to_owned()), ..self.places_for_context(work_dir) }
+    }
+
+    pub fn places_for_context(&self, work_dir: &std::path::Path) -> Places {
+        Places { config_dir: self.config_dir.clone(), home: self.home.clone(), work_dir: Some(work_dir.to_owned()) }
     }
 
     pub fn settings(&self) -> Arc<Settings> {

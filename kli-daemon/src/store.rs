@@ -12,9 +12,9 @@
 
 mod catalog;
 mod disk;
+pub mod events;
 mod export;
 mod import;
-pub mod events;
 mod last;
 mod legacy;
 mod listing;

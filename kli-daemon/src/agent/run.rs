@@ -4,6 +4,8 @@ use kli_protocol::api::{RunError, RunErrorKind, RunStop};
 use kli_protocol::record::{AssistantMessage, StopReason};
 use tokio_util::sync::CancellationToken;
 
+use crate::context::assemble::NOT_RUN_RESULT;
+
 use super::step::{self, Reply};
 use super::{HostFailure, Outcome, RunEvent, RunHost, RunOptions, tools};
 
@@ -28,6 +30,7 @@ async fn turns<H: RunHost>(
     outcome: &mut Outcome,
 ) -> Result<RunStop, HostFailure> {
     let mut turns = 0;
+    let mut refusal = None;
     loop {
         if cancel.is_cancelled() {
             return Ok(RunStop::Aborted);
@@ -46,6 +49,7 @@ async fn turns<H: RunHost>(
             Reply::Done(message) => {
                 outcome.usage += message.usage;
                 outcome.text = message.content.text();
+                refusal = message.error_message.clone().map(refused);
                 after_reply(host, &turn, &message, cancel).await?
             }
             Reply::Aborted(text) => {
@@ -71,7 +75,7 @@ async fn turns<H: RunHost>(
                 }
             }
             Next::End(RunStop::Refused) => {
-                outcome.error.get_or_insert_with(refusal);
+                outcome.error = outcome.error.take().or(refusal);
                 return Ok(RunStop::Refused);
             }
             Next::End(stop) => return Ok(stop),
@@ -94,15 +98,14 @@ async fn after_reply<H: RunHost>(
     match message.stop_reason {
         // Its arguments may be cut: none of them runs.
         StopReason::Length => {
-            tools::refuse_all(
-                host,
-                &calls,
-                "Not run: the reply was cut off by its length limit. Ask again, in smaller steps.",
-            )
-            .await?;
+            tools::refuse_all(host, &calls, NOT_RUN_RESULT).await?;
             Ok(Next::End(RunStop::Length))
         }
-        StopReason::Error => Ok(Next::End(RunStop::Refused)),
+        // A whole reply with a reason: the provider would not answer.
+        _ if message.error_message.is_some() => {
+            tools::refuse_all(host, &calls, "Not run: the provider refused to go on.").await?;
+            Ok(Next::End(RunStop::Refused))
+        }
         _ if calls.is_empty() => Ok(Next::End(RunStop::Done)),
         _ => {
             tools::run_all(host, turn, calls, cancel).await?;
@@ -111,6 +114,6 @@ async fn after_reply<H: RunHost>(
     }
 }
 
-fn refusal() -> RunError {
-    RunError { kind: RunErrorKind::BadRequest, message: "The provider refused to answer.".into(), retryable: false }
+fn refused(message: String) -> RunError {
+    RunError { kind: RunErrorKind::BadRequest, message, retryable: false }
 }

@@ -8,10 +8,8 @@ use kli_protocol::record::{Content, ToolCallBlock, ToolResultMessage};
 use tokio_util::sync::CancellationToken;
 
 use super::{CallInfo, HostFailure, Permission, RunEvent, RunHost, Turn};
+use crate::context::assemble::ABORTED_RESULT;
 use crate::tool::{Effect, Tool, ToolOutput};
-
-/// What a call that an abort stopped is answered with.
-const ABORTED: &str = "Aborted by the user before it ended; it may have had effects.";
 
 /// Calls of one reply that run at the same time at most.
 const PARALLEL: usize = 16;
@@ -102,7 +100,7 @@ async fn run_tool<H: RunHost>(
     cancel: &CancellationToken,
 ) -> ToolOutput {
     if cancel.is_cancelled() {
-        return ToolOutput::error("Not run: aborted by the user.");
+        return ToolOutput::error(ABORTED_RESULT);
     }
     let outline = tool.outline(&call.arguments, &turn.work_dir);
     let info = info(call, outline.title.clone(), outline.locations.clone());
@@ -112,7 +110,7 @@ async fn run_tool<H: RunHost>(
     }
     let permission = tokio::select! {
         permission = host.permit(tool.clone(), info, outline) => permission,
-        () = cancel.cancelled() => Permission::Refused("Not run: aborted by the user.".into()),
+        () = cancel.cancelled() => Permission::Refused(ABORTED_RESULT.into()),
     };
     if let Permission::Refused(why) = permission {
         return ToolOutput::error(why);
@@ -124,7 +122,7 @@ async fn run_tool<H: RunHost>(
             output.unwrap_or_else(|_| ToolOutput::error(format!("{} failed inside; this is a fault of kli.", call.name)))
         }
         // The tool was told by its context; what it does not end within this time is dropped.
-        () = async { cancel.cancelled().await; tokio::time::sleep(GRACE).await } => ToolOutput::error(ABORTED),
+        () = async { cancel.cancelled().await; tokio::time::sleep(GRACE).await } => ToolOutput::error(ABORTED_RESULT),
     }
 }
 

@@ -1,13 +1,13 @@
 //! All sessions of the daemon: making, finding, opening, listing, deleting.
 
 use std::collections::{BTreeMap, HashMap};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use kli_protocol::api::{
-    CreateSessionParams, EventBody, ForestNode, GetForestParams, GetForestResult, ListSessionsParams,
-    ListSessionsResult, ModelRef, SessionCounts, SessionInfo, Status,
+    CreateSessionParams, EventBody, ForestNode, GetForestParams, GetForestResult, ImportSessionParams,
+    ListSessionsParams, ListSessionsResult, ModelRef, SearchParams, SearchResult, SessionCounts, SessionInfo, Status,
 };
 use kli_protocol::{ApiError, ErrorKind};
 use tokio::sync::{OnceCell, oneshot};
@@ -15,7 +15,7 @@ use tokio::sync::{OnceCell, oneshot};
 use super::actor::{self, ForkOrder, ForkPoint, Message, Opening};
 use super::handle::Handle;
 use super::{Deps, api_error, info, views};
-use crate::store::{Facts, Filter, Log, NewSession};
+use crate::store::{Facts, Filter, Import, Log, NewSession, Search};
 
 /// Sessions of a page unless asked otherwise.
 const LIST_PAGE: usize = 50;
@@ -238,6 +238,54 @@ impl Registry {
         handle.send(move |actor| actor.fork(&point, order)).await
     }
 
+    /// Takes in a session of another program as a new one.
+    pub async fn import(&self, params: ImportSessionParams) -> Result<SessionInfo, ApiError> {
+        let path = absolute(&params.path)?;
+        let has_dir = self.deps.store.session_dir().is_some();
+        let import = Import {
+            path,
+            format: params.format.unwrap_or_default(),
+            new: NewSession {
+                id: params.session_id.unwrap_or_else(|| crate::clock::session_id(self.deps.clock.as_ref())),
+                work_dir: params.work_dir.as_deref().map(canonical_dir).transpose()?.unwrap_or_default(),
+                created_at_ms: self.deps.clock.now_ms(),
+                persist: has_dir,
+                parent_session: None,
+                mode: None,
+            },
+            name: params.name.as_deref().map(actor::clean_name).transpose()?.flatten(),
+        };
+        let deps = self.deps.clone();
+        let log = blocking(move || deps.store.import(import, deps.clock.as_ref())).await?.map_err(api_error)?;
+        let handle = self.adopt(log, Opening::default(), BTreeMap::new()).await?;
+        self.announce(&handle).await
+    }
+
+    /// Literal text in all sessions, or in one.
+    pub async fn search(&self, params: SearchParams) -> Result<SearchResult, ApiError> {
+        if params.query.trim().is_empty() {
+            return Err(ApiError::invalid_params("query: say what to look for"));
+        }
+        let session_id = match &params.session_id {
+            Some(id) => Some(self.find(id).await?.id.to_string()),
+            None => None,
+        };
+        let search = Search {
+            query: params.query,
+            session_id,
+            filter: Filter {
+                work_dir: params.work_dir.as_deref().map(canonical).transpose()?,
+                archived: params.archived == Some(true),
+                query: None,
+            },
+            limit: views::page_limit(params.limit, views::PAGE)?,
+            cursor: params.cursor,
+        };
+        let store = self.deps.store.clone();
+        let (hits, next_cursor) = blocking(move || store.search(&search)).await?.map_err(api_error)?;
+        Ok(SearchResult { hits, next_cursor })
+    }
+
     pub async fn list(&self, params: ListSessionsParams) -> Result<ListSessionsResult, ApiError> {
         let limit = views::page_limit(params.limit, LIST_PAGE)?;
         let filter = Filter {
@@ -414,8 +462,18 @@ fn list_cursor(text: &str) -> Result<(&str, &str), ApiError> {
     text.split_once('|').ok_or_else(|| ApiError::invalid_params("cursor: none that was given; begin without a cursor"))
 }
 
+/// A path as parameters give it.
+pub fn absolute(path: &str) -> Result<PathBuf, ApiError> {
+    match Path::new(path).is_absolute() {
+        true => Ok(PathBuf::from(path)),
+        false => Err(ApiError::invalid_params(format!(
+            "path: {path:?} is not absolute; the daemon's directory is not yours"
+        ))),
+    }
+}
+
 /// File work, away from the threads that serve connections.
-pub(super) async fn blocking<R: Send + 'static>(work: impl FnOnce() -> R + Send + 'static) -> Result<R, ApiError> {
+pub async fn blocking<R: Send + 'static>(work: impl FnOnce() -> R + Send + 'static) -> Result<R, ApiError> {
     tokio::task::spawn_blocking(work)
         .await
         .map_err(|_| ApiError::internal("A part of the daemon failed; its log says more."))

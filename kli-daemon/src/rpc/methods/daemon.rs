@@ -1,12 +1,16 @@
 //! Methods about the daemon itself.
 
 use kli_protocol::api::{
-    self, Empty, InitializeResult, ListModelsResult, PingResult, ReloadConfigResult, StatusResult,
+    self, Empty, InitializeResult, ListCommandsResult, ListModelsResult, PingResult, ReloadConfigResult, StatusResult,
 };
 use kli_protocol::{ApiError, ErrorKind, PROTOCOL_VERSION};
 
+use std::path::Path;
+
 use super::Context;
 use crate::rpc::{Module, register};
+use crate::session;
+use crate::workspace::Workspace;
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
@@ -45,6 +49,25 @@ pub(super) fn register_all(module: &mut Module<Context>) {
     register::<api::ListModels, _, _>(module, |context, _, _| async move {
         let models = context.registry.deps.models();
         Ok(ListModelsResult { models: models.list(), default: models.default_model() })
+    });
+    register::<api::ListCommands, _, _>(module, |context, _, params| async move {
+        let deps = context.registry.deps.clone();
+        let work_dir = match (params.session_id, params.work_dir) {
+            (Some(id), None) => context.session(&id).await?.log.facts().work_dir,
+            (None, Some(dir)) => session::canonical(&dir)?,
+            (None, None) => String::new(),
+            (Some(_), Some(_)) => return Err(ApiError::invalid_params("give either `sessionId` or `workDir`")),
+        };
+        let found = session::blocking(move || Workspace::load(&deps.places(Path::new(&work_dir)))).await?;
+        Ok(ListCommandsResult { commands: found.commands() })
+    });
+    register::<api::TrustWorkDir, _, _>(module, |context, _, params| async move {
+        let dir = session::canonical_dir(&params.work_dir)?;
+        let deps = context.registry.deps.clone();
+        session::blocking(move || deps.trust.set(Path::new(&dir), params.trusted)).await?.map_err(|e| {
+            ApiError::new(ErrorKind::StoreFailed, format!("What was said of the directory cannot be kept: {e}"))
+        })?;
+        Ok(Empty {})
     });
     register::<api::ReloadConfig, _, _>(module, |context, _, _| async move {
         Ok(ReloadConfigResult { changed: context.control.reload_config().await? })

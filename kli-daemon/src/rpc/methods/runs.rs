@@ -159,12 +159,10 @@ fn order(params: PromptParams) -> Result<PromptOrder, ApiError> {
     if params.max_turns == Some(0) {
         return Err(ApiError::invalid_params("maxTurns: at least 1"));
     }
-    if params.expand == Some(true) {
-        return Err(ApiError::invalid_params("expand: this version expands nothing yet; leave it out"));
-    }
     Ok(PromptOrder {
         text: params.text,
         typed: None,
+        expand: params.expand == Some(true),
         images: images(params.images.unwrap_or_default())?,
         behavior: params.behavior,
         approvals: params.approvals.unwrap_or(Approvals::Wait),

@@ -1,13 +1,12 @@
 //! Methods about sessions as wholes.
 
-use std::path::Path;
-
 use kli_protocol::ApiError;
-use kli_protocol::api::{self, Empty, OpenSessionParams, SessionInfo};
+use kli_protocol::api::{self, Empty, ExportSessionResult, OpenSessionParams, SessionInfo};
 
-use super::Context;
+use super::{Context, look};
 use crate::rpc::{Caller, Module, register};
 use crate::session;
+use crate::store::Export;
 
 pub(super) fn register_all(module: &mut Module<Context>) {
     register::<api::CreateSession, _, _>(module, |context, _, params| async move {
@@ -44,6 +43,30 @@ pub(super) fn register_all(module: &mut Module<Context>) {
             })
             .await?
     });
+    register::<api::Search, _, _>(module, |context, _, params| async move { context.registry.search(params).await });
+    register::<api::ImportSession, _, _>(
+        module,
+        |context, _, params| async move { context.registry.import(params).await },
+    );
+    register::<api::ExportSession, _, _>(module, |context, caller, params| async move {
+        let path = params.path.as_deref().map(session::absolute).transpose()?;
+        let handle = context.reading(&caller, &params.session_id).await?;
+        let max = context.max_message_bytes as u64 / 2;
+        look(handle, move |log| {
+            let leaf = session::views::branch_end(log, &params.leaf_id)?;
+            let export = Export { format: params.format, leaf };
+            match path {
+                Some(path) => log
+                    .export_file(export, &path)
+                    .map(|()| ExportSessionResult { path: Some(path.display().to_string()), content: None }),
+                None => log
+                    .export_text(export, max)
+                    .map(|content| ExportSessionResult { path: None, content: Some(content) }),
+            }
+            .map_err(session::api_error)
+        })
+        .await
+    });
     register::<api::DeleteSession, _, _>(module, |context, _, params| async move {
         context.registry.delete(&params.session_id).await?;
         Ok(Empty {})
@@ -55,12 +78,7 @@ async fn open(context: &Context, caller: &Caller, params: OpenSessionParams) -> 
     let rebind = params.rebind.as_deref().map(session::canonical_dir).transpose()?;
     let handle = match (&params.session_id, &params.path) {
         (Some(id), None) => context.registry.find(id).await?,
-        (None, Some(path)) if Path::new(path).is_absolute() => context.registry.open_path(Path::new(path)).await?,
-        (None, Some(path)) => {
-            return Err(ApiError::invalid_params(format!(
-                "path: {path:?} is not absolute; the daemon's directory is not yours"
-            )));
-        }
+        (None, Some(path)) => context.registry.open_path(&session::absolute(path)?).await?,
         _ => return Err(ApiError::invalid_params("give either `sessionId` or `path`")),
     };
     let pending = handle

@@ -8,7 +8,7 @@ use tokio::sync::oneshot;
 
 use super::Actor;
 use crate::agent::{CallInfo, Permission, decision_name};
-use crate::tool::policy::{Request, Verdict};
+use crate::tool::policy::{Call, Rule, Verdict, judge};
 use crate::tool::{Outline, Tool};
 
 /// Answered approvals that are remembered, to tell a late answer what was decided.
@@ -18,7 +18,7 @@ const REMEMBERED: usize = 1000;
 pub(super) struct Approvals {
     open: Vec<Open>,
     /// Rules that a person gave for this session.
-    rules: Vec<String>,
+    rules: Vec<Rule>,
     decided: HashMap<String, String>,
     order: VecDeque<String>,
 }
@@ -88,13 +88,10 @@ impl Actor {
     fn judge(&self, tool: &dyn Tool, call: &CallInfo) -> Verdict {
         let settings = self.deps.settings();
         let work_dir = self.work_dir();
-        settings.policy.judge(&Request {
-            mode: self.mode,
-            session_rules: &self.approvals.rules,
-            work_dir: std::path::Path::new(&work_dir),
-            spec: tool.spec(),
-            arguments: &call.arguments,
-        })
+        let mut rules = settings.rules.clone();
+        rules.allow.extend(self.approvals.rules.iter().cloned());
+        let work_dir = std::path::Path::new(&work_dir);
+        judge(self.mode, &rules, Call { spec: tool.spec(), arguments: &call.arguments, work_dir })
     }
 
     /// `by`: the name of the client that answers.
@@ -109,6 +106,7 @@ impl Actor {
             return Err(self.no_such_approval(approval_id));
         };
         let open = self.approvals.open.remove(index);
+        let rule = open.approval.rule.clone();
         let permission = match decision {
             Decision::Allow | Decision::AllowForSession => Permission::Granted,
             Decision::Deny => Permission::Refused(match &message {
@@ -117,7 +115,7 @@ impl Actor {
             }),
         };
         if decision == Decision::AllowForSession
-            && let Some(rule) = open.approval.rule.clone()
+            && let Some(Ok(rule)) = open.approval.rule.as_deref().map(str::parse::<Rule>)
         {
             self.approvals.rules.push(rule);
         }
@@ -130,19 +128,19 @@ impl Actor {
             by,
         });
         if decision == Decision::AllowForSession {
-            self.grant_what_the_rule_covers();
+            self.grant_what_the_rule_covers(rule);
         }
         self.refresh_status();
         Ok(())
     }
 
     /// A rule also answers the calls that already wait for the same thing.
-    fn grant_what_the_rule_covers(&mut self) {
+    fn grant_what_the_rule_covers(&mut self, rule: Option<String>) {
         let covered: Vec<String> = self
             .approvals
             .open
             .iter()
-            .filter(|open| open.approval.rule.as_ref().is_some_and(|rule| self.approvals.rules.contains(rule)))
+            .filter(|open| open.approval.rule.is_some() && open.approval.rule == rule)
             .map(|open| open.approval.approval_id.clone())
             .collect();
         for id in covered {
@@ -171,7 +169,7 @@ impl Actor {
         for open in gone {
             let approval_id = open.approval.approval_id.clone();
             self.approvals.remember(approval_id.clone(), "aborted");
-            let _ = open.answer.send(Permission::Refused("Not run: aborted by the user.".into()));
+            let _ = open.answer.send(Permission::Refused(crate::context::assemble::ABORTED_RESULT.into()));
             self.publish_for(
                 Some(run_id.to_owned()),
                 EventBody::ApprovalResolved { approval_id, decision: "aborted".into(), message: None, by: None },

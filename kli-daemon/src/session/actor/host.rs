@@ -23,6 +23,7 @@ use crate::session::handle::MAILBOX;
 use crate::store::{Durability, Ix, Log};
 use crate::tool::jobs::Jobs;
 use crate::tool::{Outline, Progress, Tool, ToolContext};
+use crate::workspace::Workspace;
 
 /// Output of one call that waits to be told, in bytes; more is passed over (the result has it all).
 const PENDING_OUTPUT: usize = 256 << 10;
@@ -319,16 +320,21 @@ impl Actor {
         let mut tools = self.deps.tools.clone();
         tools.extend(self.deps.client_tools.of_session(&self.id, &self.deps.clock));
         let descriptions: Arc<[ToolDescription]> = tools.iter().map(|tool| describe(tool.spec())).collect();
-        let context_files = crate::workspace::context_files(Path::new(&work_dir), self.deps.home.as_deref());
+        let dir = Path::new(&work_dir);
+        let workspace = Workspace::load(&self.deps.places(dir));
+        let context_files = crate::workspace::context_files(&self.deps.places_for_context(dir));
         let context_files: Vec<_> =
             context_files.into_iter().map(|(path, text)| (path.display().to_string(), text)).collect();
+        let skills = workspace.skill_lines();
         let system_prompt = crate::context::prompt::system_prompt(&crate::context::prompt::Parts {
             tools: &descriptions,
             context_files: &context_files,
+            custom: workspace.system.as_deref(),
+            append: &workspace.append,
+            skills: &skills,
             mode: self.mode,
             work_dir: &work_dir,
             date: &self.date,
-            ..Default::default()
         });
         Ok(branch::Shape {
             model: info,

@@ -25,6 +25,8 @@ pub struct PromptOrder {
     /// What the person typed, when `text` is its expansion.
     pub typed: Option<String>,
     pub images: Vec<Block>,
+    /// `@file`, `/name` and `/skill:name` in the text are to be expanded first.
+    pub expand: bool,
     pub behavior: Option<Behavior>,
     pub approvals: Approvals,
     /// None: not looked at. Some(None): before the first entry.
@@ -147,7 +149,10 @@ pub(super) fn run_id_of(entry_id: &str) -> String {
 }
 
 impl Actor {
-    pub fn prompt(&mut self, order: PromptOrder) -> PromptAnswer {
+    pub fn prompt(&mut self, mut order: PromptOrder) -> PromptAnswer {
+        if order.expand {
+            self.expand(&mut order);
+        }
         if let Some(known) = order.key.as_deref().and_then(|key| self.known_key(key)) {
             return PromptAnswer::Now(Ok(self.answer_again(known)));
         }
@@ -159,6 +164,22 @@ impl Actor {
             return PromptAnswer::Later(answer);
         }
         PromptAnswer::Now(self.prompt_now(order))
+    }
+
+    /// What was typed is kept beside what it stands for.
+    fn expand(&self, order: &mut PromptOrder) {
+        order.expand = false;
+        let work_dir = self.work_dir();
+        let dir = std::path::Path::new(&work_dir);
+        // Reads a few small files; the session waits for it as for its own records.
+        let expanded = tokio::task::block_in_place(|| {
+            let workspace = crate::workspace::Workspace::load(&self.deps.places(dir));
+            crate::workspace::expand(&order.text, &workspace, &self.deps.places_for_context(dir))
+        });
+        let Some(typed) = expanded.typed else { return };
+        order.text = expanded.content.text();
+        order.typed = Some(typed);
+        order.images.extend(expanded.content.into_blocks().into_iter().filter(|b| matches!(b, Block::Image(_))));
     }
 
     fn prompt_now(&mut self, order: PromptOrder) -> Result<Started, ApiError> {

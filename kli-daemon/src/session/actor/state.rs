@@ -57,7 +57,7 @@ impl Actor {
             model_id: self.branch.model.model_id.clone(),
             options: self.branch.options.clone(),
             mode: self.mode,
-            trusted: false,
+            trusted: self.deps.trust.is_trusted(std::path::Path::new(&self.work_dir())),
             interrupted: self.run.is_none()
                 && self.work.is_none()
                 && self.with_window(Window::is_interrupted).unwrap_or_default(),
