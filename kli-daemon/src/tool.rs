@@ -29,6 +29,7 @@ mod path;
 pub mod policy;
 pub mod process;
 mod read;
+pub mod sandbox;
 mod shell;
 #[cfg(test)]
 mod testing;
