@@ -18,7 +18,7 @@
 
 #[cfg(target_os = "linux")]
 mod linux;
-#[cfg(all(test, target_os = "linux"))]
+#[cfg(test)]
 mod tests;
 
 use std::fmt;

@@ -58,18 +58,19 @@ impl Tool for Write {
     }
 
     fn call<'a>(&'a self, arguments: Arguments, context: ToolContext) -> BoxFuture<'a, ToolOutput> {
+        let path = path::resolve(args::text(&arguments, "path").unwrap_or_default(), &context.work_dir);
+        let turn = file::queue_up(&path);
         Box::pin(async move {
             let (name, content) = match (args::text(&arguments, "path"), args::text(&arguments, "content")) {
                 (Ok(name), Ok(content)) => (text::printable(name).into_owned(), content.to_owned()),
                 (Err(error), _) | (_, Err(error)) => return ToolOutput::error(error.to_string()),
             };
-            let path = path::resolve(args::text(&arguments, "path").unwrap_or_default(), &context.work_dir);
             if path.starts_with(&context.work_dir)
                 && let Err(gone) = path::check_work_dir(&context.work_dir)
             {
                 return gone;
             }
-            let turn = file::lock(&path).await;
+            let turn = turn.await;
             super::blocking(&context.cancel, move |cancel| {
                 // Held to the end of the work, not only of the call that may be dropped before.
                 let _turn = turn;

@@ -1,3 +1,5 @@
+#![cfg(target_os = "linux")]
+
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::os::unix::net::{UnixDatagram, UnixListener};
 use std::sync::Arc;
