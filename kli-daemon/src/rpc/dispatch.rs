@@ -1,5 +1,5 @@
-//! From messages to calls and back to replies, for one connection of our own framings. No I/O: frames come in,
-//! bytes to be sent go to [`Dispatcher::out`].
+//! From messages to calls and back to replies, for one connection of our own framings or for one POST. No I/O:
+//! frames come in, bytes to be sent go to [`Dispatcher::out`].
 //!
 //! A call whose answer is ready at once is written at once; others go on side by side and are written as they end.
 
@@ -17,7 +17,7 @@ use kli_protocol::api::{self, Method, RegisterToolsParams, SubscribeParams, Unsu
 use kli_protocol::error::code;
 use kli_protocol::frame::{Frame, Framing};
 use kli_protocol::rpc::{Invalid, Parsed, Request, parse, parse_call};
-use kli_protocol::{ApiError, decode_params};
+use kli_protocol::{ApiError, ErrorKind, decode_params};
 use serde_json::value::RawValue;
 
 use super::module::unpanicked;
@@ -45,6 +45,8 @@ pub(super) struct Dispatcher {
     batches: HashMap<u64, Batch>,
     last_batch: u64,
     last_subscription: u64,
+    /// Where events can be sent.
+    takes_events: bool,
 }
 
 /// jsonrpsee's replies, asked for with the id null, begin so. The client's own id is put in its place as it was
@@ -149,6 +151,7 @@ impl Dispatcher {
             shared,
             connection,
             client: Arc::default(),
+            takes_events: true,
             framing,
             out: Out::default(),
             calls: FuturesUnordered::new(),
@@ -159,6 +162,22 @@ impl Dispatcher {
             last_batch: 0,
             last_subscription: 0,
         }
+    }
+
+    /// The reply to one message on a connection that takes no events; empty where there is none.
+    pub(super) async fn answer_one(shared: Arc<Shared>, caller: Caller, message: &[u8]) -> Vec<u8> {
+        let mut dispatcher = Dispatcher {
+            client: caller.client,
+            takes_events: false,
+            ..Dispatcher::new(shared, Framing::Lines, caller.connection)
+        };
+        dispatcher.frame(Frame::Message(message));
+        std::future::poll_fn(|cx| {
+            dispatcher.poll_calls(cx);
+            if dispatcher.has_calls() { Poll::Pending } else { Poll::Ready(()) }
+        })
+        .await;
+        dispatcher.out.bytes
     }
 
     /// What is to be sent.
@@ -286,7 +305,7 @@ impl Dispatcher {
     fn work(&mut self, method: &str, params: Option<&str>, wants_reply: bool, caller: Caller) -> Result<Work, Answer> {
         match method {
             SUBSCRIBE => {
-                let params = self.new_subscription::<SubscribeParams>(params, wants_reply)?;
+                let params = self.new_subscription::<SubscribeParams>(SUBSCRIBE, params, wants_reply)?;
                 let service = self.shared.service.clone();
                 let feed = async move {
                     let _turn = caller.turn.clone();
@@ -295,7 +314,7 @@ impl Dispatcher {
                 Ok(Work::Subscribe(Kind::Events, unpanicked(SUBSCRIBE, feed).boxed()))
             }
             REGISTER_TOOLS => {
-                let params = self.new_subscription::<RegisterToolsParams>(params, wants_reply)?;
+                let params = self.new_subscription::<RegisterToolsParams>(REGISTER_TOOLS, params, wants_reply)?;
                 let service = self.shared.service.clone();
                 let feed = async move {
                     let _turn = caller.turn.clone();
@@ -332,10 +351,16 @@ impl Dispatcher {
 
     fn new_subscription<P: serde::de::DeserializeOwned>(
         &self,
+        method: &str,
         params: Option<&str>,
         wants_reply: bool,
     ) -> Result<P, Answer> {
         let max = self.shared.limits.max_subscriptions;
+        if !self.takes_events {
+            let text =
+                format!("{method} needs a connection that stays: newline or Content-Length framing, or WebSocket");
+            return Err(Answer::Error(ApiError::new(ErrorKind::NeedsConnection, text)));
+        }
         if !wants_reply {
             return Err(Answer::Error(ApiError::invalid_params("a subscription without id has no number")));
         }
