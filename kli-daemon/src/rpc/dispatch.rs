@@ -3,14 +3,16 @@
 //!
 //! A call whose answer is ready at once is written at once; others go on side by side and are written as they end.
 
+mod out;
+mod work;
+
 use std::collections::HashMap;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use futures_util::future::{BoxFuture, FutureExt};
-use futures_util::stream::{FuturesUnordered, SelectAll, Stream, StreamExt};
-use jsonrpsee::core::server::{ConnectionId, MethodResponse};
+use futures_util::future::FutureExt;
+use futures_util::stream::{FuturesUnordered, SelectAll, StreamExt};
+use jsonrpsee::core::server::ConnectionId;
 use jsonrpsee::server::{Extensions, MethodCallback, Methods};
 use jsonrpsee::types::{Id, Params};
 use kli_protocol::api::{self, Method, RegisterToolsParams, SubscribeParams, UnsubscribeParams};
@@ -19,6 +21,9 @@ use kli_protocol::frame::{Frame, Framing};
 use kli_protocol::rpc::{Invalid, Parsed, Request, parse, parse_call};
 use kli_protocol::{ApiError, ErrorKind, decode_params};
 use serde_json::value::RawValue;
+
+pub(super) use out::Out;
+use work::{Answer, Call, Kind, Place, Subscription, Work};
 
 use super::module::unpanicked;
 use super::turn::{Lane, Lanes};
@@ -58,60 +63,6 @@ const UNSUBSCRIBE: &str = <api::Unsubscribe as Method>::NAME;
 const REGISTER_TOOLS: &str = <api::RegisterTools as Method>::NAME;
 const UNREGISTER_TOOLS: &str = <api::UnregisterTools as Method>::NAME;
 
-/// Where a reply goes.
-#[derive(Clone, Copy, Debug)]
-enum Place {
-    Alone,
-    Batch(u64),
-}
-
-/// A call that goes on.
-struct Call {
-    work: Work,
-    /// None: a notification.
-    id: Option<Box<str>>,
-    place: Place,
-    bytes: usize,
-}
-
-enum Work {
-    Method(BoxFuture<'static, MethodResponse>),
-    Subscribe(Kind, BoxFuture<'static, Result<Feed, ApiError>>),
-}
-
-enum Answer {
-    Response(MethodResponse),
-    Subscribed(Kind, Feed),
-    /// The text of a result.
-    Result(&'static str),
-    Error(ApiError),
-}
-
-impl Future for Work {
-    type Output = Answer;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Answer> {
-        match &mut *self {
-            Work::Method(response) => response.as_mut().poll(cx).map(Answer::Response),
-            Work::Subscribe(kind, feed) => {
-                let kind = *kind;
-                feed.as_mut()
-                    .poll(cx)
-                    .map(|feed| feed.map_or_else(Answer::Error, |feed| Answer::Subscribed(kind, feed)))
-            }
-        }
-    }
-}
-
-impl Future for Call {
-    type Output = (Option<Box<str>>, Place, usize, Answer);
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let answer = std::task::ready!(Pin::new(&mut self.work).poll(cx));
-        Poll::Ready((self.id.take(), self.place, self.bytes, answer))
-    }
-}
-
 /// A batch whose replies are not all there.
 struct Batch {
     left: usize,
@@ -119,30 +70,6 @@ struct Batch {
     replies: String,
     /// Subscriptions begin when their reply is out.
     feeds: Vec<Subscription>,
-}
-
-/// What a subscription is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
-    Events,
-    Tools,
-}
-
-struct Subscription {
-    number: u64,
-    kind: Kind,
-    /// A notification up to its result.
-    head: Arc<str>,
-    feed: Feed,
-}
-
-impl Stream for Subscription {
-    type Item = (Arc<str>, Arc<str>);
-
-    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        let head = self.head.clone();
-        self.feed.poll_next_unpin(cx).map(|text| Some((head, text?)))
-    }
 }
 
 impl Dispatcher {
@@ -477,60 +404,7 @@ enum Tail<'a> {
     Lost,
 }
 
-impl Work {
-    /// The same work, begun once those before it have reached their sessions.
-    fn after(self, before: Vec<tokio_util::sync::CancellationToken>) -> Work {
-        let wait = async move {
-            for token in before {
-                token.cancelled().await;
-            }
-        };
-        match self {
-            Work::Method(response) => Work::Method(wait.then(|()| response).boxed()),
-            Work::Subscribe(kind, feed) => Work::Subscribe(kind, wait.then(|()| feed).boxed()),
-        }
-    }
-}
-
 /// JSON-RPC's own code, with the kind and the limit in `data`.
 fn invalid_request(error: ApiError) -> ApiError {
     ApiError { code: code::INVALID_REQUEST, ..error }
-}
-
-/// Bytes to be sent.
-#[derive(Debug, Default)]
-pub(super) struct Out {
-    bytes: Vec<u8>,
-    sent: usize,
-}
-
-/// An empty buffer above this is given back.
-const KEPT_CAPACITY: usize = 512 << 10;
-
-impl Out {
-    pub(super) fn len(&self) -> usize {
-        self.bytes.len() - self.sent
-    }
-
-    pub(super) fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    pub(super) fn unsent(&self) -> &[u8] {
-        self.bytes.get(self.sent..).unwrap_or_default()
-    }
-
-    pub(super) fn advance(&mut self, sent: usize) {
-        self.sent += sent;
-        if self.is_empty() {
-            if self.bytes.capacity() > KEPT_CAPACITY {
-                self.bytes = Vec::new();
-            }
-            self.bytes.clear();
-            self.sent = 0;
-        } else if self.sent > self.bytes.len() / 2 {
-            self.bytes.drain(..self.sent);
-            self.sent = 0;
-        }
-    }
 }

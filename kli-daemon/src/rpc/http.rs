@@ -22,9 +22,10 @@ use hyper::{Method as Verb, StatusCode};
 use jsonrpsee::core::middleware::{Batch, BatchEntry, Notification, RpcServiceBuilder, RpcServiceT};
 use jsonrpsee::core::server::{BatchResponseBuilder, MethodResponse};
 use jsonrpsee::core::traits::IdProvider;
+use jsonrpsee::server::http::response;
 use jsonrpsee::server::{
-    BatchRequestConfig, ConnectionGuard, ConnectionState, HttpBody, HttpRequest, HttpResponse, ServerConfig,
-    StopHandle, serve_with_graceful_shutdown, stop_channel,
+    BatchRequestConfig, ConnectionGuard, ConnectionPermit, ConnectionState, HttpBody, HttpRequest, HttpResponse,
+    ServerConfig, StopHandle, serve_with_graceful_shutdown, stop_channel, ws,
 };
 use jsonrpsee::types::{Id, Request, SubscriptionId};
 use kli_protocol::api::{self, Method, UnsubscribeParams};
@@ -39,8 +40,8 @@ use super::module::error_object;
 use super::serve::Open;
 use super::{Caller, Limits};
 
-/// Requests at a time on one HTTP/2 connection.
-const MAX_STREAMS: usize = 1024;
+/// Requests at a time on one HTTP/2 connection, each of which may be as long as a message.
+const MAX_STREAMS: usize = 32;
 
 /// Serves one connection that began with an HTTP verb.
 pub(super) async fn serve(
@@ -91,12 +92,20 @@ struct Http {
     upgraded: Mutex<Option<BoxFuture<'static, ()>>>,
 }
 
-async fn answer(http: Arc<Http>, mut request: HttpRequest<Incoming>) -> Result<HttpResponse, Infallible> {
-    use jsonrpsee::server::{http as post, ws};
-
+async fn answer(http: Arc<Http>, request: HttpRequest<Incoming>) -> Result<HttpResponse, Infallible> {
     let Some(permit) = http.streams.try_acquire() else {
-        return Ok(post::response::too_many_requests());
+        return Ok(response::too_many_requests());
     };
+    Ok(if ws::is_upgrade_request(&request) {
+        upgrade(&http, request, permit).await
+    } else if request.method() == Verb::POST {
+        post(&http, request.into_body()).await
+    } else {
+        response::method_not_allowed()
+    })
+}
+
+async fn upgrade(http: &Http, mut request: HttpRequest<Incoming>, permit: ConnectionPermit) -> HttpResponse {
     let limits = &http.shared.limits;
     let id = u32::try_from(http.caller.connection & u64::from(u32::MAX)).unwrap_or_default();
     let connection = ConnectionState::new(http.stop_handle.clone(), id, permit);
@@ -105,39 +114,35 @@ async fn answer(http: Arc<Http>, mut request: HttpRequest<Incoming>) -> Result<H
     let max_in_flight = limits.max_in_flight;
     let layers = RpcServiceBuilder::new().layer_fn(move |inner| Door { inner, room: room.clone(), max_in_flight });
     request.extensions_mut().insert(http.caller.clone());
-    if ws::is_upgrade_request(&request) {
-        return Ok(match ws::connect(request, config(limits), methods, connection, layers).await {
-            Ok((response, websocket)) => {
-                *http.upgraded.lock().unwrap_or_else(PoisonError::into_inner) = Some(websocket.boxed());
-                response
-            }
-            Err(mut response) => {
-                *response.status_mut() = StatusCode::BAD_REQUEST;
-                response
-            }
-        });
+    match ws::connect(request, config(limits), methods, connection, layers).await {
+        Ok((response, websocket)) => {
+            *http.upgraded.lock().unwrap_or_else(PoisonError::into_inner) = Some(websocket.boxed());
+            response
+        }
+        Err(mut response) => {
+            *response.status_mut() = StatusCode::BAD_REQUEST;
+            response
+        }
     }
-    drop(connection);
-    if request.method() != Verb::POST {
-        return Ok(post::response::method_not_allowed());
-    }
-    let max = limits.max_message_bytes;
-    let message = match read(request.into_body(), max).await {
+}
+
+async fn post(http: &Http, body: Incoming) -> HttpResponse {
+    let max = http.shared.limits.max_message_bytes;
+    let message = match read(body, max).await {
         Ok(Some(message)) => message,
-        Ok(None) => return Ok(post::response::too_large(u32::try_from(max).unwrap_or(u32::MAX))),
+        Ok(None) => return response::too_large(u32::try_from(max).unwrap_or(u32::MAX)),
         Err(error) => {
             tracing::debug!(%error, "a POST broke off");
-            return Ok(post::response::malformed());
+            return response::malformed();
         }
     };
     let reply = Dispatcher::answer_one(http.shared.clone(), http.caller.clone(), &message).await;
-    Ok(if reply.is_empty() {
+    if reply.is_empty() {
         let mut response = HttpResponse::new(HttpBody::empty());
         *response.status_mut() = StatusCode::NO_CONTENT;
-        response
-    } else {
-        post::response::ok_response(reply)
-    })
+        return response;
+    }
+    response::ok_response(reply)
 }
 
 /// A body. None: it is too large.
