@@ -1,1 +1,7 @@
-fn main() {}
+//! `kli`, the command.
+
+mod cli;
+
+fn main() -> std::process::ExitCode {
+    cli::main()
+}

@@ -1,1 +1,299 @@
-//! daemon
+//! The composition root: builds the daemon from its parts, runs it, and ends them in order.
+//!
+//! Start: configuration, log, socket directory, locks, store, models, sessions, socket. Stop: no new sessions,
+//! runs aborted and written, replies in flight sent, connections closed, socket removed, locks given up.
+
+use std::path::PathBuf;
+use std::sync::{Arc, RwLock};
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+use futures_util::future::{BoxFuture, FutureExt};
+use kli_protocol::ApiError;
+use kli_protocol::paths::SocketPathSources;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use crate::agent::RetrySettings;
+use crate::clock::{Clock, SystemClock};
+use crate::config::{Config, Sources};
+use crate::lock;
+use crate::provider::Models;
+use crate::provider::http::Clients;
+use crate::provider::registry::{Registry as ModelRegistry, Surroundings};
+use crate::rpc::methods::{Context, Control};
+use crate::rpc::{self, Connections, Limits, Server};
+use crate::session::client_tools::ClientTools;
+use crate::session::hub::Hub;
+use crate::session::trust::Trust;
+use crate::session::{CompactionSettings, Deps, Registry, Settings};
+use crate::store::{Store, StoreSettings};
+use crate::telemetry::{self, LogTo};
+use crate::tool;
+
+/// What the command line says.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    pub socket: Option<PathBuf>,
+    pub session_dir: Option<String>,
+    pub config: Option<PathBuf>,
+    /// Log to stderr instead of a file.
+    pub foreground: bool,
+}
+
+/// Runs the daemon until it is told to stop.
+pub async fn run(options: Options) -> anyhow::Result<()> {
+    let dirs = directories::ProjectDirs::from("", "", "kli");
+    let state_dir = dirs.as_ref().map(|d| d.state_dir().unwrap_or_else(|| d.data_local_dir()).to_owned());
+    let config = load_config(&options)?;
+    let log_to = match (&options.foreground, &state_dir) {
+        (false, Some(dir)) => LogTo::Directory(dir.clone()),
+        _ => LogTo::Stderr,
+    };
+    let filter = std::env::var(telemetry::FILTER_VARIABLE).ok();
+    let _telemetry = telemetry::start(log_to, filter.as_deref())?;
+
+    let activated = rpc::activated()?;
+    let socket = match &activated {
+        Some(bound) => bound.path().to_owned(),
+        None => socket_path(&options, state_dir.clone())?,
+    };
+    rpc::prepare(&socket)?;
+    let _locks = lock::acquire(&socket, config.session_dir.as_deref())?;
+    let bound = match activated {
+        Some(bound) => bound,
+        None => rpc::bind(&socket)?,
+    };
+
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock);
+    let store_settings =
+        StoreSettings { durability: config.durability, max_memory_bytes: config.limits.max_memory_bytes };
+    let store = Store::new(config.session_dir.as_deref(), store_settings)?;
+    let clients = Arc::new(Clients::default());
+    let (models, watched_models) = watch::channel(model_table(&config, &clients, &clock));
+    let (settings, watched_settings) = watch::channel(Arc::new(session_settings(&config)?));
+    let all = Arc::new(Hub::new(0, settings.borrow().max_subscriber_bytes));
+    let deps = Arc::new(Deps {
+        store,
+        clock: clock.clone(),
+        models: watched_models,
+        settings: watched_settings,
+        tools: tool::builtin(),
+        client_tools: Arc::new(ClientTools::default()),
+        cache_dir: cache_dir(dirs.as_ref()),
+        all,
+        config_dir: dirs.as_ref().map(|d| d.config_dir().to_owned()),
+        trust: Trust::load(state_dir.as_ref().map(|dir| dir.join("trusted.json"))),
+        home: directories::BaseDirs::new().map(|d| d.home_dir().to_owned()),
+    });
+    let registry = Registry::new(deps);
+    let limits = rpc_limits(&config);
+    let connections = Connections::default();
+    let stop = CancellationToken::new();
+    let idle_exit = config.idle_exit;
+    let control = Arc::new(Daemon {
+        options,
+        config: RwLock::new(config),
+        models,
+        settings,
+        clients,
+        clock,
+        registry: registry.clone(),
+        connections: connections.clone(),
+        stop: stop.clone(),
+        started: Instant::now(),
+    });
+    let context = Arc::new(Context {
+        registry: registry.clone(),
+        control: control.clone(),
+        max_message_bytes: limits.max_message_bytes,
+        limits: limits.named(),
+        socket: socket.display().to_string(),
+    });
+    // The socket is served a moment longer than the sessions: replies to those who wait still go out.
+    let serving = CancellationToken::new();
+    let server = Server { module: rpc::methods::module(context), limits, connections, stop: serving.clone() };
+    let serve = tokio::spawn(server.run(bound));
+    tracing::info!(socket = %socket.display(), pid = std::process::id(), "ready");
+    rpc::notify_ready();
+
+    wait_for_stop(&control, idle_exit).await?;
+
+    tracing::info!("stopping");
+    rpc::notify_stopping();
+    registry.stop().await;
+    serving.cancel();
+    serve.await.context("the socket's task failed")?;
+    Ok(())
+}
+
+/// The running daemon, as methods see it.
+struct Daemon {
+    options: Options,
+    /// The last good configuration. A lock, since it is replaced as a whole by whoever reloads it.
+    config: RwLock<Config>,
+    models: watch::Sender<Arc<dyn Models>>,
+    settings: watch::Sender<Arc<Settings>>,
+    clients: Arc<Clients>,
+    clock: Arc<dyn Clock>,
+    registry: Arc<Registry>,
+    connections: Connections,
+    stop: CancellationToken,
+    started: Instant,
+}
+
+impl Daemon {
+    /// Reads the configuration again; with a fault in it the old one stays.
+    fn reload(&self) -> anyhow::Result<Vec<String>> {
+        let new = load_config(&self.options)?;
+        let settings = session_settings(&new)?;
+        let changed = {
+            let mut config = self.config.write().unwrap_or_else(std::sync::PoisonError::into_inner);
+            let changed = config.diff(&new);
+            self.models.send_replace(model_table(&new, &self.clients, &self.clock));
+            self.settings.send_replace(Arc::new(settings));
+            *config = new;
+            changed
+        };
+        for key in changed.iter().filter(|key| FIXED.contains(&key.as_str())) {
+            tracing::warn!(key, "this key takes effect when the daemon is started again");
+        }
+        Ok(changed)
+    }
+}
+
+/// Keys that are looked at only at the start.
+const FIXED: [&str; 6] =
+    ["sessionDir", "durability", "maxMemoryBytes", "maxMessageBytes", "maxConnections", "idleExitMs"];
+
+impl Control for Daemon {
+    fn reload_config(&self) -> BoxFuture<'_, Result<Vec<String>, ApiError>> {
+        async move {
+            tokio::task::block_in_place(|| self.reload())
+                .map_err(|e| ApiError::invalid_params(format!("The old configuration stays: {e:#}")))
+        }
+        .boxed()
+    }
+
+    fn stop(&self) {
+        self.stop.cancel();
+    }
+
+    fn stop_when_idle(&self) {
+        let (registry, stop) = (self.registry.clone(), self.stop.clone());
+        // Ends with the daemon: it does nothing but wait, and cancelling twice is once.
+        tokio::spawn(async move {
+            tokio::select! {
+                () = registry.until_idle() => stop.cancel(),
+                () = stop.cancelled() => {}
+            }
+        });
+    }
+
+    fn uptime_ms(&self) -> u64 {
+        u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    fn connections(&self) -> u64 {
+        self.connections.count() as u64
+    }
+}
+
+/// Until a signal, `shutdown`, or a time in which nobody needed the daemon. SIGHUP reloads the configuration.
+async fn wait_for_stop(daemon: &Arc<Daemon>, idle_exit: Option<Duration>) -> anyhow::Result<()> {
+    let mut term = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut hangup = signal(SignalKind::hangup())?;
+    let idle = idle(daemon.clone(), idle_exit);
+    tokio::pin!(idle);
+    loop {
+        tokio::select! {
+            _ = term.recv() => return Ok(()),
+            _ = interrupt.recv() => return Ok(()),
+            () = daemon.stop.cancelled() => return Ok(()),
+            () = &mut idle => return Ok(()),
+            _ = hangup.recv() => match tokio::task::block_in_place(|| daemon.reload()) {
+                Ok(changed) => tracing::info!(?changed, "configuration read again"),
+                Err(error) => tracing::error!("the old configuration stays: {error:#}"),
+            },
+        }
+    }
+}
+
+/// Ends when nobody was connected and nothing ran or lived only in memory for the time that is set.
+async fn idle(daemon: Arc<Daemon>, after: Option<Duration>) {
+    let Some(after) = after else { return std::future::pending().await };
+    let step = (after / 4).clamp(Duration::from_millis(50), Duration::from_secs(60));
+    let mut since = Instant::now();
+    loop {
+        tokio::time::sleep(step).await;
+        let counts = daemon.registry.counts();
+        if daemon.connections.count() > 0 || counts.running > 0 || counts.memory_only > 0 {
+            since = Instant::now();
+        } else if since.elapsed() >= after {
+            return;
+        }
+    }
+}
+
+fn load_config(options: &Options) -> anyhow::Result<Config> {
+    let env = |name: &str| std::env::var(name).ok();
+    let flags = options.session_dir.iter().map(|dir| ("sessionDir".to_owned(), dir.clone())).collect();
+    Ok(Config::load(&Sources { file: options.config.clone(), env: &env, flags })?)
+}
+
+fn socket_path(options: &Options, state_dir: Option<PathBuf>) -> anyhow::Result<PathBuf> {
+    let sources = SocketPathSources {
+        flag: options.socket.clone(),
+        kli_socket: std::env::var_os("KLI_SOCKET"),
+        xdg_runtime_dir: std::env::var_os("XDG_RUNTIME_DIR"),
+        state_dir,
+    };
+    let path = sources
+        .socket_path()
+        .context("there is no place for the socket: neither --socket, KLI_SOCKET, XDG_RUNTIME_DIR nor HOME is set")?;
+    Ok(std::path::absolute(path)?)
+}
+
+fn cache_dir(dirs: Option<&directories::ProjectDirs>) -> Option<PathBuf> {
+    use std::os::unix::fs::DirBuilderExt;
+    let dir = dirs?.cache_dir().to_owned();
+    match std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&dir) {
+        Ok(()) => Some(dir),
+        Err(error) => {
+            tracing::warn!(path = %dir.display(), %error, "there is no cache directory; events of such sessions are lost at the end");
+            None
+        }
+    }
+}
+
+fn model_table(config: &Config, clients: &Arc<Clients>, clock: &Arc<dyn Clock>) -> Arc<dyn Models> {
+    let env = |name: &str| std::env::var(name).ok();
+    let around = Surroundings { env: &env, clients: clients.clone(), clock: clock.clone() };
+    Arc::new(ModelRegistry::new(&config.models, &around))
+}
+
+fn session_settings(config: &Config) -> anyhow::Result<Settings> {
+    Ok(Settings {
+        rules: tool::policy::Rules::parse(&config.approvals.allow, &config.approvals.deny)
+            .context("config.toml, [approvals]")?,
+        default_mode: config.default_mode,
+        durability: config.durability,
+        retry: RetrySettings { max_attempts: config.retry.max_attempts, base_delay_ms: config.retry.base_delay_ms },
+        compaction: CompactionSettings {
+            enabled: config.compaction.enabled,
+            reserve_tokens: config.compaction.reserve_tokens,
+            keep_recent_tokens: config.compaction.keep_recent_tokens,
+        },
+        max_subscriber_bytes: usize::try_from(config.limits.max_subscriber_bytes).unwrap_or(usize::MAX),
+    })
+}
+
+fn rpc_limits(config: &Config) -> Limits {
+    Limits {
+        max_message_bytes: usize::try_from(config.limits.max_message_bytes).unwrap_or(usize::MAX),
+        max_connections: usize::try_from(config.limits.max_connections).unwrap_or(usize::MAX),
+        ..Limits::default()
+    }
+}

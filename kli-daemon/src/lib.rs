@@ -7,7 +7,7 @@
 //! 4  rpc        listener → connection (framing, limits) → methods/*     knows: session handles, protocol
 //! 3  session    registry → handle → actor (state, hub)                  where tree, store and agent meet
 //! 2  agent (run, step, approvals) · compaction                          knows: Provider, Tool, RunHost
-//! 1  provider · tool · store                                            the only leaves that touch the world
+//! 1  provider · tool · store · workspace                                the only leaves that touch the world
 //! 0  tree · context · dialect · sse · clock · text                      pure, synchronous
 //! ```
 //!
@@ -25,6 +25,7 @@ pub mod tree;
 pub mod provider;
 pub mod store;
 pub mod tool;
+pub mod workspace;
 // Layer 2
 pub mod agent;
 pub mod compaction;

@@ -10,6 +10,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rustix::fs::OFlags;
+use rustix::io::Errno;
+use rustix::process::{Pid, test_kill_process};
 
 /// Held as long as this lives.
 #[derive(Debug)]
@@ -38,6 +40,14 @@ pub struct Holder {
     pub socket: Option<String>,
 }
 
+impl Holder {
+    /// Whether it may still be there; one that is not known counts as alive.
+    fn lives(&self) -> bool {
+        let Some(pid) = self.pid.and_then(|pid| i32::try_from(pid).ok()).and_then(Pid::from_raw) else { return true };
+        test_kill_process(pid) != Err(Errno::SRCH)
+    }
+}
+
 impl std::fmt::Display for Holder {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match (self.pid, &self.socket) {
@@ -47,6 +57,11 @@ impl std::fmt::Display for Holder {
         }
     }
 }
+
+/// A daemon that was killed while it started a command leaves a child that shares its descriptors until it
+/// executes: for that moment the lock outlives its holder.
+const ORPHAN_TRIES: usize = 100;
+const ORPHAN_PAUSE: Duration = Duration::from_millis(10);
 
 /// Where the lock of a session directory lies.
 pub const SESSION_DIR_LOCK: &str = ".kli-lock";
@@ -93,10 +108,20 @@ fn lock(path: &Path, socket: &Path, held: impl FnOnce(Holder) -> LockError) -> R
         .custom_flags(OFlags::NOFOLLOW.bits().cast_signed())
         .open(path)
         .map_err(failed)?;
-    match file.try_lock() {
-        Ok(()) => {}
-        Err(TryLockError::WouldBlock) => return Err(held(holder(path))),
-        Err(TryLockError::Error(source)) => return Err(failed(source)),
+    let mut tries = ORPHAN_TRIES;
+    loop {
+        match file.try_lock() {
+            Ok(()) => break,
+            Err(TryLockError::WouldBlock) => {
+                let holder = holder(path);
+                if tries == 0 || holder.lives() {
+                    return Err(held(holder));
+                }
+                tries -= 1;
+                std::thread::sleep(ORPHAN_PAUSE);
+            }
+            Err(TryLockError::Error(source)) => return Err(failed(source)),
+        }
     }
     let text = format!("{}\n{}\n", std::process::id(), socket.display());
     file.set_len(0).and_then(|()| file.write_all(text.as_bytes())).map_err(failed)?;

@@ -1,1 +1,50 @@
-fn main() {}
+//! The daemon's executable: reads the command line, the rest is `kli_daemon::daemon`.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Parser;
+use kli_daemon::daemon::{self, Options};
+
+/// Owns every AI-agent session tree and runs the agent loops; clients speak to it over one Unix socket.
+#[derive(Debug, Parser)]
+#[command(name = "kli-daemon", version)]
+struct Flags {
+    /// Where to listen [default: $KLI_SOCKET, else $XDG_RUNTIME_DIR/kli/kli.sock, else kli.sock in the state
+    /// directory]
+    #[arg(long, value_name = "PATH")]
+    socket: Option<PathBuf>,
+    /// Where sessions are kept; without it, and without sessionDir in the configuration, they live in memory
+    #[arg(long, value_name = "DIR")]
+    session_dir: Option<String>,
+    /// The configuration file [default: kli/config.toml in the user's configuration directory]
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Log to stderr instead of a file in the state directory
+    #[arg(long)]
+    foreground: bool,
+}
+
+fn main() -> ExitCode {
+    let flags = Flags::parse();
+    let options = Options {
+        socket: flags.socket,
+        session_dir: flags.session_dir,
+        config: flags.config,
+        foreground: flags.foreground,
+    };
+    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => return fail(&anyhow::Error::new(error)),
+    };
+    match runtime.block_on(daemon::run(options)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => fail(&error),
+    }
+}
+
+#[expect(clippy::print_stderr, reason = "what stops a daemon from starting is told to whoever starts it")]
+fn fail(error: &anyhow::Error) -> ExitCode {
+    eprintln!("kli-daemon: {error:#}");
+    ExitCode::FAILURE
+}

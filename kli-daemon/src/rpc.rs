@@ -14,6 +14,7 @@ mod http;
 mod io;
 mod limits;
 mod listener;
+pub mod methods;
 mod module;
 pub mod openrpc;
 mod serve;
@@ -53,6 +54,14 @@ pub struct Caller {
 pub struct Client {
     /// By `initialize`. A mutex, since handlers of one connection run side by side and only this is shared.
     pub info: Mutex<Option<ClientInfo>>,
+}
+
+impl Caller {
+    /// The client's name for itself, if it gave one.
+    pub fn name(&self) -> Option<String> {
+        let info = self.client.info.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        info.as_ref().map(|info| info.name.clone())
+    }
 }
 
 /// What the socket needs beyond plain methods.

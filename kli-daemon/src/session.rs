@@ -1,1 +1,139 @@
-//! session
+//! Sessions: the only place where tree, store and agent meet.
+//!
+//! Each open session has one actor, which alone changes it; everybody else holds a [`Handle`]: a mailbox, the
+//! log to read from, the hub to follow events. The [`Registry`] opens and makes sessions.
+
+pub mod actor;
+mod branch;
+pub mod client_tools;
+mod handle;
+pub mod hub;
+mod info;
+mod registry;
+pub mod trust;
+pub mod views;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use kli_protocol::ApiError;
+use kli_protocol::ErrorKind;
+use kli_protocol::api::Mode;
+use sha2::Digest;
+use tokio::sync::watch;
+
+pub use handle::{Handle, Pending};
+pub use registry::{ForkMade, Registry, absolute, blocking, canonical, canonical_dir};
+
+use crate::agent::RetrySettings;
+use crate::clock::Clock;
+use crate::provider::Models;
+use crate::store::{Durability, Log, Store, StoreError};
+use crate::tool::Tool;
+use crate::tool::policy::Rules;
+use crate::workspace::Places;
+
+/// What the configuration says about sessions.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Rules of the configuration about tool calls.
+    pub rules: Rules,
+    pub default_mode: Mode,
+    pub durability: Durability,
+    pub retry: RetrySettings,
+    pub compaction: CompactionSettings,
+    /// How far a subscriber may lag behind, in bytes.
+    pub max_subscriber_bytes: usize,
+}
+
+/// When a conversation is shortened, and how far.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CompactionSettings {
+    pub enabled: bool,
+    pub reserve_tokens: u64,
+    pub keep_recent_tokens: u64,
+}
+
+/// What every session needs of the daemon.
+pub struct Deps {
+    pub store: Arc<Store>,
+    pub clock: Arc<dyn Clock>,
+    pub models: watch::Receiver<Arc<dyn Models>>,
+    pub settings: watch::Receiver<Arc<Settings>>,
+    pub tools: Vec<Arc<dyn Tool>>,
+    pub client_tools: Arc<client_tools::ClientTools>,
+    /// For the event files of sessions that lie outside the session directory.
+    pub cache_dir: Option<PathBuf>,
+    /// Events of all sessions, without deltas.
+    pub all: Arc<hub::Hub>,
+    /// The user's home and configuration directory, whose context files and skills count everywhere.
+    pub home: Option<PathBuf>,
+    pub config_dir: Option<PathBuf>,
+    pub trust: trust::Trust,
+}
+
+impl Deps {
+    pub fn now(&self) -> String {
+        crate::clock::rfc3339(self.clock.now_ms())
+    }
+
+    /// Where the milestone events of a session are kept; none: it has no file.
+    pub fn event_path(&self, log: &Log) -> Option<PathBuf> {
+        let path = log.facts().path?;
+        let inside = self.store.session_dir().is_some_and(|dir| path.starts_with(dir));
+        if inside {
+            let mut name = path.into_os_string();
+            name.push(".events");
+            return Some(name.into());
+        }
+        let digest = sha2::Sha256::digest(path.as_os_str().as_encoded_bytes());
+        let name: String = digest.iter().take(12).map(|byte| format!("{byte:02x}")).collect();
+        Some(self.cache_dir.as_ref()?.join(format!("{name}.events")))
+    }
+
+    /// Where the files lie that speak to the model. The project's own configuration, skills and prompts count
+    /// only when its directory is trusted; its context files are text like any other that a tool could read.
+    pub fn places(&self, work_dir: &std::path::Path) -> Places {
+        let trusted = self.trust.is_trusted(work_dir);
+        Places { work_dir: trusted.then(|| work_dir.to_owned()), ..self.places_for_context(work_dir) }
+    }
+
+    pub fn places_for_context(&self, work_dir: &std::path::Path) -> Places {
+        Places { config_dir: self.config_dir.clone(), home: self.home.clone(), work_dir: Some(work_dir.to_owned()) }
+    }
+
+    pub fn settings(&self) -> Arc<Settings> {
+        self.settings.borrow().clone()
+    }
+
+    pub fn models(&self) -> Arc<dyn Models> {
+        self.models.borrow().clone()
+    }
+}
+
+/// Where the store's errors become the contract's.
+pub fn api_error(error: StoreError) -> ApiError {
+    let message = error.to_string();
+    match error {
+        StoreError::SessionNotFound(_) => ApiError::new(ErrorKind::SessionNotFound, message),
+        StoreError::Ambiguous { candidates, .. } => {
+            ApiError::new(ErrorKind::Ambiguous, message).with("candidates", candidates)
+        }
+        StoreError::SessionExists(_) => ApiError::new(ErrorKind::SessionExists, message),
+        StoreError::EntryNotFound(_) => ApiError::new(ErrorKind::EntryNotFound, message),
+        StoreError::AmbiguousEntry { candidates, .. } => {
+            ApiError::new(ErrorKind::Ambiguous, message).with("candidates", candidates)
+        }
+        StoreError::Corrupt { path, offset, .. } => {
+            let error = ApiError::new(ErrorKind::SessionCorrupt, message).with("path", path.display().to_string());
+            match offset {
+                Some(offset) => error.with("offset", offset),
+                None => error,
+            }
+        }
+        StoreError::ReadOnly { .. } => ApiError::new(ErrorKind::SessionReadOnly, message),
+        StoreError::Limit { limit, max, .. } => ApiError::limit(limit, max, message),
+        StoreError::FileExists { .. } => ApiError::new(ErrorKind::FileExists, message),
+        StoreError::Io { .. } | StoreError::Other(_) => ApiError::new(ErrorKind::StoreFailed, message),
+    }
+}

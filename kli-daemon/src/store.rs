@@ -3,43 +3,49 @@
 //! A [`Log`] is one session's records: an index (see [`crate::tree`]) over bodies that stay where they were
 //! written. It is shared: its actor alone appends; forks and readers look at it from other threads.
 //! [`Store`] makes, opens, lists and deletes logs.
+//!
+//! Inside: [`log`] answers questions about a session ([`walk`] those that go along its tree), [`write`] appends,
+//! [`medium`] and [`disk`] are where bytes lie, [`scan`] reads them into the index, [`legacy`] knows pi's first
+//! formats, [`sessions`] is the store, [`catalog`] what lies in its directory ([`listing`] reads it ahead), [`last`] the session last used,
+//! [`sync`] the thread that brings files to disk, [`search`] looks into all sessions,
+//! [`import`] and [`export`] know the formats of other programs.
 
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
+mod catalog;
+mod disk;
+pub mod events;
+mod export;
+mod import;
+mod last;
+mod legacy;
+mod listing;
+mod log;
+mod medium;
+mod names;
+mod scan;
+mod search;
+mod sessions;
+mod sync;
+#[cfg(test)]
+mod tests;
+mod walk;
+mod write;
 
-use kli_protocol::api::{Mode, Unreadable, Warning};
-use kli_protocol::record::{Entry, Kind, Record, Usage};
+use std::path::PathBuf;
 
-/// A record's place in what one session can see: first the base's records (as of the fork), then its own, in
-/// file order. Stays good as long as the log does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Ix(pub u32);
+use kli_protocol::api::{Mode, Warning};
+use kli_protocol::record::{Entry, Usage};
+use serde::{Deserialize, Serialize};
 
-/// `role` of a message.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Role {
-    User,
-    Assistant,
-    ToolResult,
-    BashExecution,
-    Other,
-}
-
-/// A record, without its body.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Node {
-    pub ix: Ix,
-    /// As written: may be a mark.
-    pub parent: Option<Ix>,
-    pub kind: Kind,
-    /// Of a message.
-    pub role: Option<Role>,
-    /// Bytes of the line.
-    pub len: u32,
-}
+pub use crate::tree::{Ix, Node, Role};
+pub use export::Export;
+pub use import::Import;
+pub use log::Log;
+pub use names::{title, valid_session_id};
+pub use search::Search;
+pub use sessions::Store;
 
 /// What is known of a session without reading bodies.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Facts {
     pub id: String,
     pub work_dir: String,
@@ -83,9 +89,6 @@ pub struct NewSession {
     pub mode: Option<Mode>,
 }
 
-/// One session's records.
-pub struct Log {}
-
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     #[error("no session {0} here")]
@@ -114,128 +117,6 @@ pub enum StoreError {
 
 pub type Result<T, E = StoreError> = std::result::Result<T, E>;
 
-impl Log {
-    pub fn facts(&self) -> Facts {
-        todo!()
-    }
-
-    /// No record was written yet (nor, where it is to have one, its file).
-    pub fn is_empty(&self) -> bool {
-        todo!()
-    }
-
-    /// Where the next entry attaches; none: before the first.
-    pub fn leaf(&self) -> Option<Ix> {
-        todo!()
-    }
-
-    /// Records that the session can count up to: own and base's.
-    pub fn end(&self) -> Ix {
-        todo!()
-    }
-
-    pub fn node(&self, _ix: Ix) -> Option<Node> {
-        todo!()
-    }
-
-    pub fn id(&self, _ix: Ix) -> String {
-        todo!()
-    }
-
-    /// By the whole id, or a unique beginning of 4 characters or more. Sees only what is visible: own records,
-    /// and of the base the shared branch with the marks on it that count.
-    pub fn find(&self, _id: &str) -> Result<Ix> {
-        todo!()
-    }
-
-    /// The entry above, marks passed over.
-    pub fn parent(&self, _ix: Ix) -> Option<Ix> {
-        todo!()
-    }
-
-    /// The entries below (of none: the roots), marks passed over, in file order.
-    pub fn children(&self, _ix: Option<Ix>) -> Vec<Ix> {
-        todo!()
-    }
-
-    /// From a record up to its root, marks included, itself first. Holds no lock between steps.
-    pub fn up(&self, _from: Option<Ix>) -> impl Iterator<Item = Node> + '_ {
-        std::iter::empty()
-    }
-
-    /// As `up`, but only `model_change`, `option_change`, `thinking_level_change` and `compaction`: by links of
-    /// their own, so that it takes time by their number.
-    pub fn settings_up(&self, _from: Option<Ix>) -> impl Iterator<Item = Node> + '_ {
-        std::iter::empty()
-    }
-
-    /// The first settings of the session's own file or its base's: they count where a branch has none.
-    pub fn opening_settings(&self) -> Vec<Ix> {
-        todo!()
-    }
-
-    /// Whether `above` is `below` or lies on its way to the root; logarithmic.
-    pub fn is_ancestor(&self, _above: Ix, _below: Ix) -> bool {
-        todo!()
-    }
-
-    /// The last entry that both branches share.
-    pub fn common_ancestor(&self, _a: Ix, _b: Ix) -> Option<Ix> {
-        todo!()
-    }
-
-    /// Number of records on the way to the root, itself included.
-    pub fn depth(&self, _ix: Ix) -> u32 {
-        todo!()
-    }
-
-    pub fn label(&self, _ix: Ix) -> Option<String> {
-        todo!()
-    }
-
-    /// All labelled entries.
-    pub fn labels(&self) -> Vec<(Ix, String)> {
-        todo!()
-    }
-
-    /// Visible tree entries (no marks) with `ix < before`, newest first.
-    pub fn entries_before(&self, _before: Ix) -> impl Iterator<Item = Node> + '_ {
-        std::iter::empty()
-    }
-
-    /// Visible records, marks included, with `ix > after`, in file order.
-    pub fn records_after(&self, _after: Option<Ix>) -> impl Iterator<Item = Node> + '_ {
-        std::iter::empty()
-    }
-
-    /// The line as it was written (lone surrogates as U+FFFD).
-    pub fn entry(&self, _ix: Ix) -> Result<Entry> {
-        todo!()
-    }
-
-    pub fn record(&self, _ix: Ix) -> Result<Record> {
-        todo!()
-    }
-
-    /// An id that no visible entry has: 8 lower-case hex digits.
-    pub fn new_id(&self, _clock: &dyn crate::clock::Clock) -> String {
-        todo!()
-    }
-
-    /// Writes records in one `write`, then applies them to the index. A failure changes nothing. The first call
-    /// makes the file, its header in the same write. Only the session's actor calls it.
-    ///
-    /// Lines that another program appended meanwhile are taken in first (`taken_in`, as `ix` range).
-    pub fn append(&self, _records: &[Record]) -> Result<Appended> {
-        todo!()
-    }
-
-    /// All that was written is on disk when this ends; calls of many sessions are grouped.
-    pub async fn sync(&self) -> Result<()> {
-        todo!()
-    }
-}
-
 /// Where appended records came to lie.
 #[derive(Clone, Debug, Default)]
 pub struct Appended {
@@ -252,59 +133,6 @@ pub struct Filter {
     pub work_dir: Option<String>,
     pub archived: bool,
     pub query: Option<String>,
-}
-
-/// All sessions of one daemon.
-pub struct Store {}
-
-impl Store {
-    /// `session_dir`: none keeps all sessions in memory. The caller holds the directory's lock.
-    pub fn new(_session_dir: Option<&Path>, _settings: StoreSettings) -> Result<Arc<Store>> {
-        todo!()
-    }
-
-    pub fn create(self: &Arc<Self>, _new: NewSession) -> Result<Arc<Log>> {
-        todo!()
-    }
-
-    /// By the whole id.
-    pub fn open(self: &Arc<Self>, _id: &str) -> Result<Arc<Log>> {
-        todo!()
-    }
-
-    /// A file where it lies: under its own lock when outside `session_dir`.
-    pub fn open_path(self: &Arc<Self>, _path: &Path) -> Result<Arc<Log>> {
-        todo!()
-    }
-
-    /// A session whose branch ends with `at`: a header with a base, no copy.
-    pub fn fork(self: &Arc<Self>, _source: &Arc<Log>, _at: Ix, _new: NewSession) -> Result<Arc<Log>> {
-        todo!()
-    }
-
-    /// The whole id that a person's text means: whole, unique beginning, unique end, unique name, in this order.
-    pub fn resolve(&self, _text: &str) -> Result<String> {
-        todo!()
-    }
-
-    /// Newest first by `updated_at`, then id.
-    pub fn list(&self, _filter: &Filter) -> (Vec<Facts>, Vec<Unreadable>) {
-        todo!()
-    }
-
-    pub fn delete(&self, _id: &str) -> Result<()> {
-        todo!()
-    }
-
-    /// Remembers the session last used in its work directory.
-    pub fn set_last(&self, _log: &Log) {
-        todo!()
-    }
-
-    /// The session last used there, or the newest; `Err` when it is there and cannot be read.
-    pub fn last(&self, _work_dir: &str) -> Result<Option<String>> {
-        todo!()
-    }
 }
 
 #[derive(Clone, Copy, Debug)]

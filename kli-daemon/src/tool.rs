@@ -13,6 +13,30 @@ use kli_protocol::record::Block;
 use serde_json::{Map, Value};
 use tokio_util::sync::CancellationToken;
 
+mod args;
+mod bash;
+mod diff;
+mod edit;
+mod file;
+mod find;
+mod grep;
+mod image;
+mod job_tools;
+pub mod jobs;
+mod ls;
+mod output;
+mod path;
+pub mod policy;
+pub mod process;
+mod read;
+mod shell;
+#[cfg(test)]
+mod testing;
+mod walk;
+mod write;
+
+pub use shell::{CommandError, CommandOutcome, run_command};
+
 pub type Arguments = Map<String, Value>;
 
 /// What a model is told of a tool, and what the agent must know of it.
@@ -98,9 +122,37 @@ pub trait Tool: Send + Sync {
     fn call<'a>(&'a self, arguments: Arguments, context: ToolContext) -> BoxFuture<'a, ToolOutput>;
 }
 
-pub mod jobs {
-    //! Background commands of a session.
+/// The tools that every session has, in the order in which a model is told of them (which stays the same, for the
+/// providers' prompt caches).
+pub fn builtin() -> Vec<Arc<dyn Tool>> {
+    vec![
+        Arc::new(read::Read::new()),
+        Arc::new(write::Write::new()),
+        Arc::new(edit::Edit::new()),
+        Arc::new(bash::Bash::new()),
+        Arc::new(grep::Grep::new()),
+        Arc::new(find::Find::new()),
+        Arc::new(ls::Ls::new()),
+        Arc::new(job_tools::JobOutput::new()),
+        Arc::new(job_tools::JobKill::new()),
+    ]
+}
 
-    #[derive(Debug, Default)]
-    pub struct Jobs {}
+/// Runs a part of a call that blocks, on a thread where it may. It goes on to its end when the call is dropped,
+/// unless it looks at the token that it is given, which is then cancelled.
+async fn blocking<F>(cancel: &CancellationToken, work: F) -> ToolOutput
+where
+    F: FnOnce(&CancellationToken) -> ToolOutput + Send + 'static,
+{
+    let token = cancel.child_token();
+    let _end_with_the_call = token.clone().drop_guard();
+    match tokio::task::spawn_blocking(move || work(&token)).await {
+        Ok(output) => output,
+        Err(error) => ToolOutput::error(format!("The tool failed by a fault of its own: {error}")),
+    }
+}
+
+/// What a tool answers that was cancelled half-way.
+fn aborted() -> ToolOutput {
+    ToolOutput::error("Aborted.")
 }

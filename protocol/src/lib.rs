@@ -5,12 +5,14 @@
 //!   client and the OpenRPC document all follow from it
 //! * [`rpc`]: JSON-RPC 2.0 messages; [`frame`]: how they are cut from a byte stream
 //! * [`error`]: the application errors, their codes and kinds
+//! * [`paths`]: where the two meet
 //!
 //! No I/O and no runtime here: this crate is data, and pure functions over it.
 
 pub mod api;
 pub mod error;
 pub mod frame;
+pub mod paths;
 pub mod record;
 pub mod rpc;
 

@@ -1,0 +1,459 @@
+//! `kli` alone: a prompt, line by line. Events of the session are printed as they come, whoever caused them.
+//!
+//! One loop waits for one of a few things: an event, a line of the person, Ctrl-C, or the end of an operation
+//! that takes its time. Everything else is a short call. With standard input from a pipe the same loop takes the
+//! next line when nothing goes on any more, so a script sees each answer before its next line is read.
+
+mod commands;
+mod person;
+mod reader;
+mod render;
+mod screen;
+mod slash;
+
+use std::collections::{HashSet, VecDeque};
+use std::future::Future;
+use std::io::IsTerminal;
+use std::pin::Pin;
+
+use kli_client::api::{self, Approval, EventBody, SessionInfo, SessionState, Status};
+use kli_client::{CallError, EventStream, Step, socket};
+use tokio::signal::unix::{SignalKind, signal};
+
+use super::args::{Global, Run};
+use super::context::Context;
+use super::out::Style;
+use super::transcript::{self, Extent};
+use super::{Exit, commands as scripts};
+use reader::{Input, Reader, Want};
+use render::Render;
+use screen::Screen;
+use slash::Answer;
+
+/// Entries of an older conversation that are shown when it is taken up.
+const SHOWN_OF_OLD: u64 = 8;
+
+pub async fn start(global: Global, run: Run) -> anyhow::Result<Exit> {
+    let context = Context::connect(global).await?;
+    let existing = match (&context.global.session, run.go_on) {
+        (Some(_), _) => Some(context.session(None).await?),
+        (None, true) => context.last().await?.map(|info| info.session_id),
+        (None, false) => None,
+    };
+    let is_new = existing.is_none();
+    let session_id = match existing {
+        Some(id) => id,
+        None => context.create(&run.new).await?.session_id,
+    };
+    let terminal = std::io::stdin().is_terminal() && std::io::stdout().is_terminal();
+    let mode = rustix::termios::tcgetattr(std::io::stdin()).ok();
+    // A terminal without a width, as some programs make them, cannot be edited on.
+    let width = rustix::termios::tcgetwinsize(std::io::stdout()).map_or(0, |size| size.ws_col);
+    let (reader, printer) = Reader::start(terminal && width > 0, history())?;
+    let mut repl = Repl {
+        events: context.client.events(&session_id),
+        context,
+        session_id: session_id.clone(),
+        reader,
+        screen: Screen::new(printer),
+        render: Render::new(Style::of_stdout()),
+        style: Style::of_stdout(),
+        terminal,
+        run: None,
+        operation: None,
+        approvals: VecDeque::new(),
+        answered: HashSet::new(),
+        asked: None,
+        aborting: false,
+        leaving: false,
+        ended: false,
+        initial: String::new(),
+        unfinished: String::new(),
+        listed: Listed::Nothing,
+        exit: None,
+    };
+    repl.attach(&session_id).await?;
+    if !is_new {
+        repl.apply(&run).await?;
+    }
+    repl.greet(is_new).await?;
+    let exit = repl.serve().await;
+    if let Some(mode) = mode.filter(|_| repl.reader.is_editing()) {
+        // The editor was left in the middle of a line; the terminal is given back as it was.
+        let _ = rustix::termios::tcsetattr(std::io::stdin(), rustix::termios::OptionalActions::Now, &mode);
+        let _ = super::out::print("\u{1b}[?2004l\r\n");
+    }
+    exit
+}
+
+/// Where earlier lines are kept, for the editor.
+fn history() -> Option<std::path::PathBuf> {
+    use std::os::unix::fs::DirBuilderExt;
+    let dir = socket::state_dir()?;
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&dir).ok()?;
+    Some(dir.join("history"))
+}
+
+/// What the last numbered list held.
+enum Listed {
+    Nothing,
+    Prompts(Vec<String>),
+    Sessions(Vec<String>),
+    Models(Vec<api::ModelRef>),
+}
+
+/// Something that takes its time, and what to say at its end.
+type Operation = Pin<Box<dyn Future<Output = Done>>>;
+
+enum Done {
+    Said(Result<String, CallError>),
+    /// The leaf was moved.
+    Moved(Result<api::NavigateTreeResult, CallError>),
+}
+
+struct Repl {
+    context: Context,
+    session_id: String,
+    events: EventStream,
+    reader: Reader,
+    screen: Screen,
+    render: Render,
+    style: Style,
+    /// A person sits at a terminal.
+    terminal: bool,
+    /// The run that goes on.
+    run: Option<String>,
+    operation: Option<Operation>,
+    /// Tool calls that wait for a person, the oldest first.
+    approvals: VecDeque<Approval>,
+    /// Those that were answered here.
+    answered: HashSet<String>,
+    /// The one about which the person was asked.
+    asked: Option<String>,
+    /// Ctrl-C was pressed, and what it was meant for still goes on.
+    aborting: bool,
+    /// Ctrl-C was pressed at the prompt.
+    leaving: bool,
+    /// Standard input has ended.
+    ended: bool,
+    /// What the next edited line begins with.
+    initial: String,
+    /// Lines that end in a backslash.
+    unfinished: String,
+    listed: Listed,
+    exit: Option<Exit>,
+}
+
+enum Happening {
+    Step(Result<Step, CallError>),
+    Input(Input),
+    Interrupt,
+    Done(Done),
+}
+
+impl Repl {
+    async fn serve(&mut self) -> anyhow::Result<Exit> {
+        let mut interrupts = signal(SignalKind::interrupt())?;
+        let mut terminate = signal(SignalKind::terminate())?;
+        let mut hangup = signal(SignalKind::hangup())?;
+        loop {
+            if let Some(exit) = self.exit {
+                return Ok(exit);
+            }
+            let happening = match self.ask().await? {
+                Some(input) => Happening::Input(input),
+                None if self.exit.is_some() => continue,
+                None => {
+                    let operation = &mut self.operation;
+                    let operation = async move {
+                        match operation {
+                            Some(operation) => operation.await,
+                            None => std::future::pending().await,
+                        }
+                    };
+                    tokio::select! {
+                        biased;
+                        _ = interrupts.recv() => Happening::Interrupt,
+                        _ = terminate.recv() => return Ok(Exit::Terminated),
+                        _ = hangup.recv() => return Ok(Exit::Terminated),
+                        step = self.events.step() => Happening::Step(step),
+                        done = operation => Happening::Done(done),
+                        input = self.reader.next() => Happening::Input(input),
+                    }
+                }
+            };
+            // A daemon that does not answer must not hold the person: a second Ctrl-C always leaves.
+            let mut pressed = u32::from(matches!(happening, Happening::Interrupt));
+            let aborting = pressed > 0;
+            tokio::select! {
+                result = self.happened(happening) => result?,
+                () = async { while pressed < 2 { interrupts.recv().await; pressed += 1; } } => return Ok(Exit::Aborted),
+            }
+            if pressed == 1 && !aborting {
+                self.interrupt().await?;
+            }
+        }
+    }
+
+    async fn happened(&mut self, happening: Happening) -> anyhow::Result<()> {
+        match happening {
+            Happening::Step(Ok(Step::Event(received))) => {
+                self.event(&received.event.body, received.event.run_id.as_deref()).await
+            }
+            Happening::Step(Ok(Step::Lost(why))) => self.lost(&why),
+            Happening::Step(Ok(Step::Back)) => {
+                self.dim("connected again")?;
+                let state = self.context.state(&self.session_id).await?;
+                self.state(&state, None)
+            }
+            Happening::Step(Err(e)) => {
+                self.bad(&e.to_string())?;
+                self.exit = Some(Exit::Error);
+                Ok(())
+            }
+            Happening::Interrupt => self.interrupt().await,
+            Happening::Done(done) => {
+                self.operation = None;
+                self.aborting = false;
+                self.done(done)
+            }
+            Happening::Input(Input::Line(line)) => {
+                self.leaving = false;
+                if self.terminal {
+                    self.render.entered();
+                }
+                self.line(line).await
+            }
+            Happening::Input(Input::Interrupt) => self.interrupt().await,
+            Happening::Input(Input::End) => {
+                self.ended = true;
+                if self.terminal { self.leave(Exit::Done) } else { Ok(()) }
+            }
+            Happening::Input(Input::Cancelled) => Ok(()),
+        }
+    }
+
+    fn is_busy(&self) -> bool {
+        self.run.is_some() || self.operation.is_some()
+    }
+
+    /// Asks the person for what fits the moment. What comes back was said before.
+    async fn ask(&mut self) -> anyhow::Result<Option<Input>> {
+        if let Some(approval) = self.approvals.front().cloned() {
+            if self.ended {
+                let reason = Some("nobody is there to allow it".to_owned());
+                self.respond(Answer::Deny(reason)).await?;
+                return Ok(None);
+            }
+            if self.asked.as_deref() != Some(approval.approval_id.as_str()) {
+                self.asked = Some(approval.approval_id.clone());
+                let shown = self.render.approval(&approval);
+                self.show(&shown)?;
+                self.question()?;
+            }
+            return Ok(self.reader.ask(&Want::Line).await);
+        }
+        self.asked = None;
+        let want = match (self.is_busy(), self.ended) {
+            (false, true) => {
+                self.exit = Some(Exit::Done);
+                return Ok(None);
+            }
+            (true, true) => Want::Nothing,
+            // A script's next line is for after this.
+            (true, false) if !self.terminal => Want::Nothing,
+            (true, false) => Want::Line,
+            (false, false) => Want::Edit(std::mem::take(&mut self.initial)),
+        };
+        if !self.reader.is_editing() && matches!(want, Want::Edit(_)) {
+            // An edited line begins at the left.
+            let mut start = self.render.fresh();
+            if self.terminal && !self.reader.edits() && self.reader.is_idle() {
+                start.push_str("> ");
+            }
+            self.show(&start)?;
+        }
+        Ok(self.reader.ask(&want).await)
+    }
+
+    async fn event(&mut self, body: &EventBody, run_id: Option<&str>) -> anyhow::Result<()> {
+        match body {
+            EventBody::Snapshot { session, run } => self.state(session, run.as_ref().map(|r| r.run_id.as_str()))?,
+            EventBody::RunStart { .. } => self.run = Some(run_id.unwrap_or_default().to_owned()),
+            // The end of an older run may come after the beginning of the next was told.
+            EventBody::RunEnd { .. } if self.run.as_deref().is_none_or(|run| run.is_empty() || Some(run) == run_id) => {
+                self.run = None;
+                self.aborting = false;
+                self.approvals.clear();
+            }
+            EventBody::ApprovalRequested { approval } => {
+                // After a lost connection it may be told twice: as state, and as what happened meanwhile.
+                self.approvals.retain(|a| a.approval_id != approval.approval_id);
+                self.approvals.push_back(approval.clone());
+            }
+            EventBody::ApprovalResolved { approval_id, decision, by, .. } => {
+                self.resolved(approval_id, decision, by.as_deref())?;
+            }
+            EventBody::SessionDeleted {} => self.exit = Some(Exit::Error),
+            _ => {}
+        }
+        let shown = self.render.event(body);
+        self.show(&shown)
+    }
+
+    fn lost(&mut self, why: &str) -> anyhow::Result<()> {
+        let what = match self.terminal && self.context.global.host.is_none() {
+            true => "the next line starts it, if it does not come back",
+            false => "trying to connect again",
+        };
+        self.dim(&format!("{why}; {what}"))
+    }
+
+    /// What goes on in the session, as the daemon says.
+    fn state(&mut self, session: &SessionState, run_id: Option<&str>) -> anyhow::Result<()> {
+        let runs = matches!(session.info.status, Status::Running | Status::Retrying | Status::WaitingForApproval);
+        self.run = run_id.or(runs.then_some("")).map(str::to_owned);
+        self.aborting &= self.is_busy();
+        self.approvals = session.pending_approvals.iter().cloned().collect();
+        if session.interrupted {
+            self.dim("a crash cut a run off; /continue takes it up")?;
+        }
+        Ok(())
+    }
+
+    /// A call does not wait any more; the first answer counts, from whichever client.
+    fn resolved(&mut self, approval_id: &str, decision: &str, by: Option<&str>) -> anyhow::Result<()> {
+        self.approvals.retain(|a| a.approval_id != approval_id);
+        let was_asked = self.asked.as_deref() == Some(approval_id);
+        if was_asked {
+            self.asked = None;
+        }
+        if self.answered.remove(approval_id) || decision == "aborted" {
+            return Ok(());
+        }
+        let what = match decision {
+            "allow" => "allowed",
+            "allowForSession" => "allowed for this session",
+            "deny" => "denied",
+            other => other,
+        };
+        let by = by.map(|by| format!(" by {}", super::text::one_line(by))).unwrap_or_default();
+        if was_asked && self.terminal && !self.reader.is_editing() {
+            self.show("\n")?;
+        }
+        self.dim(&format!("{what} elsewhere{by}"))
+    }
+
+    fn done(&mut self, done: Done) -> anyhow::Result<()> {
+        match done {
+            Done::Said(Ok(said)) => {
+                let said = super::text::clean(&said).into_owned();
+                if said.is_empty() { Ok(()) } else { self.line_out(&said) }
+            }
+            Done::Moved(Ok(moved)) => self.moved(moved),
+            Done::Said(Err(e)) | Done::Moved(Err(e)) => self.bad(&e.to_string()),
+        }
+    }
+
+    /// Changes to another session.
+    async fn attach(&mut self, session_id: &str) -> anyhow::Result<()> {
+        let mut events = self.context.client.events(session_id);
+        if self.terminal && self.context.global.host.is_none() {
+            // A person decides when it has been long enough.
+            events = events.patient();
+        }
+        // The state as it was when we came, before anything that we do.
+        let first = events.next().await?;
+        self.events = events;
+        self.session_id = session_id.to_owned();
+        self.run = None;
+        self.approvals.clear();
+        self.asked = None;
+        self.aborting = false;
+        self.render = Render::new(self.style);
+        self.event(&first.event.body, first.event.run_id.as_deref()).await
+    }
+
+    /// What the command line wants of a session that is there already.
+    async fn apply(&mut self, run: &Run) -> anyhow::Result<()> {
+        if let Some(model) = &run.new.model {
+            self.command("/model", model).await?;
+        }
+        if let Some(mode) = run.new.mode {
+            self.command("/mode", &transcript::word(&api::Mode::from(mode))).await?;
+        }
+        if let Some(name) = &run.new.name {
+            self.command("/name", name).await?;
+        }
+        Ok(())
+    }
+
+    async fn greet(&mut self, is_new: bool) -> anyhow::Result<()> {
+        if !self.terminal {
+            return Ok(());
+        }
+        let state = self.context.state(&self.session_id).await?;
+        if !is_new {
+            self.show_end().await?;
+        }
+        let id = transcript::session_id(&self.session_id);
+        let model = super::text::one_line(&state.model().to_string());
+        let mode = transcript::word(&state.mode);
+        let version = env!("CARGO_PKG_VERSION");
+        self.dim(&format!("kli {version}, session {id}, {model}, mode {mode}; /help lists the commands"))
+    }
+
+    /// The end of the conversation so far.
+    async fn show_end(&mut self) -> anyhow::Result<()> {
+        let entries = scripts::branch(&self.context, &self.session_id, Some(SHOWN_OF_OLD)).await?;
+        for entry in &entries {
+            let shown = transcript::entry(entry, Extent::Brief, self.style);
+            if !shown.is_empty() {
+                self.line_out(&shown)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A session made from this one becomes the present one.
+    async fn change_to(&mut self, made: &SessionInfo, prompt: Option<String>) -> anyhow::Result<()> {
+        self.attach(&made.session_id).await?;
+        let id = transcript::session_id(&made.session_id);
+        self.dim(&format!("session {id}: {}", super::text::one_line(&made.title)))?;
+        self.offer(prompt)
+    }
+
+    /// Text for the person to edit and send.
+    fn offer(&mut self, prompt: Option<String>) -> anyhow::Result<()> {
+        let Some(prompt) = prompt else { return Ok(()) };
+        if !self.reader.edits() {
+            return self.line_out(&transcript::prompt(&prompt, self.style));
+        }
+        // The editor shows it as it is.
+        self.initial = super::text::clean(&prompt).into_owned();
+        Ok(())
+    }
+
+    fn show(&mut self, text: &str) -> anyhow::Result<()> {
+        Ok(self.screen.print(text, self.reader.is_editing())?)
+    }
+
+    fn line_out(&mut self, line: &str) -> anyhow::Result<()> {
+        let text = self.render.line(line);
+        self.show(&text)
+    }
+
+    fn dim(&mut self, line: &str) -> anyhow::Result<()> {
+        let text = self.render.dim(line);
+        self.show(&text)
+    }
+
+    fn bad(&mut self, line: &str) -> anyhow::Result<()> {
+        let text = self.render.bad(&super::text::clean(line));
+        self.show(&text)
+    }
+}
+
+fn is_broken_pipe(e: &anyhow::Error) -> bool {
+    e.downcast_ref::<std::io::Error>().is_some_and(|e| e.kind() == std::io::ErrorKind::BrokenPipe)
+}

@@ -1,0 +1,167 @@
+//! What the person does: says something, answers a question, interrupts, leaves.
+
+use kli_client::{ErrorKind, api};
+
+use super::slash::{self, Answer, Said};
+use super::{Done, Repl, is_broken_pipe};
+use crate::cli::Exit;
+
+impl Repl {
+    pub(super) async fn line(&mut self, line: String) -> anyhow::Result<()> {
+        if self.asked.is_some() {
+            match slash::answer(&line) {
+                Some(answer) => return self.respond(answer).await,
+                // Anything else that is no command asks again: a slip of the finger decides nothing.
+                None if !line.trim_start().starts_with('/') => return self.question(),
+                None => {}
+            }
+        }
+        if let Some(begun) = line.strip_suffix('\\')
+            && !self.reader.edits()
+        {
+            self.unfinished.push_str(begun);
+            self.unfinished.push('\n');
+            return Ok(());
+        }
+        let line = std::mem::take(&mut self.unfinished) + &line;
+        let result = match slash::read(&line) {
+            Said::Blank => Ok(()),
+            Said::Text(text) => self.say(text.replace("\\\n", "\n")).await,
+            Said::Bash { command, hidden } => self.bash(command, hidden),
+            Said::Command(name, rest) => self.command(&name, &rest).await,
+        };
+        match result {
+            // What goes wrong with one line is told, and the next one is taken.
+            Err(e) if !is_broken_pipe(&e) => self.bad(&format!("{e:#}")),
+            other => other,
+        }
+    }
+
+    /// A prompt, or a word to the run that goes on.
+    async fn say(&mut self, text: String) -> anyhow::Result<()> {
+        let expand = text.starts_with('/') || text.contains('@');
+        let params = api::PromptParams {
+            session_id: self.session_id.clone(),
+            text,
+            expand: expand.then_some(true),
+            idempotency_key: Some(uuid::Uuid::new_v4().to_string()),
+            ..Default::default()
+        };
+        let client = &self.context.client;
+        let result = match self.run {
+            Some(_) => client.call::<api::Steer>(params).await,
+            None => match client.call::<api::Prompt>(params.clone()).await {
+                // Another client was quicker.
+                Err(e) if e.api().and_then(|e| e.kind()) == Some(ErrorKind::SessionBusy) => {
+                    client.call::<api::Steer>(params).await
+                }
+                other => other,
+            },
+        }?;
+        if let Some(entry) = &result.entry_id {
+            self.render.is_ours(entry);
+        }
+        if result.queued {
+            return self.dim("queued: it is said at the next turn");
+        }
+        self.run = Some(result.run_id);
+        Ok(())
+    }
+
+    fn bash(&mut self, command: String, hidden: bool) -> anyhow::Result<()> {
+        self.nothing_else()?;
+        let client = self.context.client.clone();
+        let params = api::BashParams {
+            session_id: self.session_id.clone(),
+            command,
+            exclude_from_context: hidden.then_some(true),
+            ..Default::default()
+        };
+        self.operation = Some(Box::pin(async move {
+            let result = client.call::<api::Bash>(params).await;
+            Done::Said(result.map(|r| {
+                let code = r.exit_code.filter(|c| *c != 0).map(|c| format!("\nexit code {c}")).unwrap_or_default();
+                let whole = r.full_output_path.map(|p| format!("\n(the whole output: {p})")).unwrap_or_default();
+                format!("{}{code}{whole}", r.output.trim_end())
+            }))
+        }));
+        Ok(())
+    }
+
+    /// One operation at a time.
+    pub(super) fn nothing_else(&self) -> anyhow::Result<()> {
+        if self.operation.is_some() {
+            anyhow::bail!("something else goes on; Ctrl-C ends it");
+        }
+        Ok(())
+    }
+
+    pub(super) async fn respond(&mut self, answer: Answer) -> anyhow::Result<()> {
+        let Some(approval) = self.approvals.pop_front() else {
+            anyhow::bail!("nothing waits to be allowed");
+        };
+        self.asked = None;
+        let (decision, message) = match answer {
+            Answer::Allow => (api::Decision::Allow, None),
+            Answer::Always => (api::Decision::AllowForSession, None),
+            Answer::Deny(message) => (api::Decision::Deny, message),
+        };
+        self.answered.insert(approval.approval_id.clone());
+        let params = api::RespondToApprovalParams {
+            session_id: self.session_id.clone(),
+            approval_id: approval.approval_id.clone(),
+            decision,
+            message,
+        };
+        match self.context.client.call::<api::RespondToApproval>(params).await {
+            Ok(_) => Ok(()),
+            Err(e) => {
+                self.answered.remove(&approval.approval_id);
+                let decision = e.api().and_then(|e| e.data.as_ref()).and_then(|d| d.get("decision"));
+                match decision.and_then(|d| d.as_str()) {
+                    Some(decision) => self.dim(&format!("somebody else was quicker: {decision}")),
+                    None => self.bad(&e.to_string()),
+                }
+            }
+        }
+    }
+
+    /// Ctrl-C, as a key while editing or as a signal: ends what goes on; a second one leaves.
+    pub(super) async fn interrupt(&mut self) -> anyhow::Result<()> {
+        match (self.is_busy(), self.aborting, self.terminal) {
+            (true, false, _) => {}
+            (true, true, _) | (false, _, false) => return self.leave(Exit::Aborted),
+            (false, _, true) if self.leaving => return self.leave(Exit::Done),
+            (false, _, true) => {
+                self.leaving = true;
+                self.unfinished.clear();
+                return self.dim("Ctrl-C again leaves");
+            }
+        }
+        self.aborting = true;
+        let params = api::AbortParams { session_id: self.session_id.clone(), run_id: None };
+        if let Err(e) = self.context.client.call::<api::Abort>(params).await {
+            self.bad(&e.to_string())?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn leave(&mut self, exit: Exit) -> anyhow::Result<()> {
+        self.exit = Some(exit);
+        if self.run.is_some() {
+            self.dim("the run goes on; `kli --continue` comes back to it")?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn question(&mut self) -> anyhow::Result<()> {
+        if self.reader.is_editing() {
+            return self.line_out("  allow? y, a (always this session) or n, or /allow /always /deny");
+        }
+        self.show("allow? [y]es / [a]lways this session / [n]o ")?;
+        if !self.terminal {
+            self.show("\n")?;
+        }
+        Ok(())
+    }
+}

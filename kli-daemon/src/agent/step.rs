@@ -1,0 +1,129 @@
+//! One reply of the model, asked for again while its failures pass.
+
+use futures_util::StreamExt;
+use kli_protocol::api::{RunError, RunErrorKind};
+use kli_protocol::record::{AssistantMessage, Block, Content, StopReason};
+use tokio_util::sync::CancellationToken;
+
+use super::retry::{self, Next, RetrySettings};
+use super::{HostFailure, RunEvent, RunHost, Turn};
+use crate::provider::{Failure, StreamEvent};
+
+/// What asking the model came to. It is stored already.
+pub(super) enum Reply {
+    Done(AssistantMessage),
+    /// With the text that had come.
+    Aborted(String),
+    Failed {
+        error: RunError,
+        text: String,
+    },
+}
+
+pub(super) async fn reply<H: RunHost>(
+    host: &H,
+    turn: &mut Turn,
+    settings: RetrySettings,
+    cancel: &CancellationToken,
+) -> Result<Reply, HostFailure> {
+    let mut attempt = 1;
+    let mut overflowed = false;
+    loop {
+        let (failure, partial) = match attempt_once(host, turn, cancel).await {
+            Attempt::Done(message) => {
+                host.store_reply(turn.message_id.clone(), (*message).clone()).await?;
+                return Ok(Reply::Done(*message));
+            }
+            Attempt::Failed(failure, partial) => (failure, *partial),
+        };
+        if cancel.is_cancelled() {
+            let text = partial.content.text();
+            store_partial(host, turn, partial, StopReason::Aborted, None).await?;
+            return Ok(Reply::Aborted(text));
+        }
+        if failure.kind == RunErrorKind::ContextOverflow && !overflowed {
+            overflowed = true;
+            if let Some(smaller) = host.make_room().await? {
+                host.emit(RunEvent::MessageDropped { message_id: turn.message_id.clone() }).await;
+                *turn = smaller;
+                continue;
+            }
+        }
+        let next = match failure.retryable {
+            true => retry::next(settings, attempt, failure.retry_after_ms, host.jitter()),
+            false => Next::GiveUp,
+        };
+        let Next::Wait(delay_ms) = next else {
+            let error = RunError { kind: failure.kind, message: failure.message.clone(), retryable: failure.retryable };
+            let text = partial.content.text();
+            store_partial(host, turn, partial, StopReason::Error, Some(failure.message)).await?;
+            return Ok(Reply::Failed { error, text });
+        };
+        host.emit(RunEvent::MessageDropped { message_id: turn.message_id.clone() }).await;
+        attempt += 1;
+        host.emit(RunEvent::Retry { attempt, max_attempts: settings.max_attempts, delay_ms, reason: failure.message })
+            .await;
+        tokio::select! {
+            () = tokio::time::sleep(std::time::Duration::from_millis(delay_ms)) => {}
+            () = cancel.cancelled() => return Ok(Reply::Aborted(String::new())),
+        }
+        turn.message_id = host.retry_message_id().await;
+    }
+}
+
+enum Attempt {
+    Done(Box<AssistantMessage>),
+    Failed(Failure, Box<AssistantMessage>),
+}
+
+async fn attempt_once<H: RunHost>(host: &H, turn: &Turn, cancel: &CancellationToken) -> Attempt {
+    host.emit(RunEvent::MessageStart { message_id: turn.message_id.clone() }).await;
+    let mut stream = turn.provider.stream(turn.request.clone(), cancel.clone());
+    while let Some(event) = stream.next().await {
+        match event {
+            StreamEvent::Started => {}
+            StreamEvent::Text { index, delta } => host.emit(RunEvent::Text { index, delta }).await,
+            StreamEvent::Thinking { index, delta } => host.emit(RunEvent::Thinking { index, delta }).await,
+            StreamEvent::ToolCall { index, id, name, delta } => {
+                host.emit(RunEvent::ToolCall { index, id, name, delta }).await;
+            }
+            StreamEvent::Done(message) => return Attempt::Done(message),
+            StreamEvent::Failed { failure, partial } => return Attempt::Failed(failure, partial),
+        }
+    }
+    let failure = Failure {
+        kind: RunErrorKind::Internal,
+        message: "The provider's stream ended without an end.".into(),
+        retryable: true,
+        retry_after_ms: None,
+    };
+    Attempt::Failed(failure, Box::default())
+}
+
+/// Keeps what had come of a reply that is not whole. Its tool calls never ran and go; a reply of nothing is kept
+/// only for its error.
+async fn store_partial<H: RunHost>(
+    host: &H,
+    turn: &Turn,
+    mut partial: AssistantMessage,
+    stop_reason: StopReason,
+    error_message: Option<String>,
+) -> Result<(), HostFailure> {
+    let mut blocks = partial.content.into_blocks();
+    blocks.retain(|b| !matches!(b, Block::ToolCall(_)));
+    partial.content = Content::Blocks(blocks);
+    partial.stop_reason = stop_reason;
+    partial.error_message = error_message;
+    if partial.content.is_blank() && partial.error_message.is_none() {
+        host.emit(RunEvent::MessageDropped { message_id: turn.message_id.clone() }).await;
+        return Ok(());
+    }
+    if partial.model.is_empty() {
+        partial.provider.clone_from(&turn.request.model.provider);
+        partial.model.clone_from(&turn.request.model.model_id);
+    }
+    if partial.timestamp == 0 {
+        partial.timestamp = host.now_ms();
+    }
+    host.store_reply(turn.message_id.clone(), partial).await
+}

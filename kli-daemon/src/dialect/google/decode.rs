@@ -1,0 +1,146 @@
+//! generateContent chunks → reply.
+
+use kli_protocol::api::RunErrorKind;
+use kli_protocol::record::Usage;
+use serde_json::Value;
+
+use crate::dialect::assembler::Slot;
+use crate::dialect::{Assembler, Decoder, Failure, Heard, Start, failure};
+use crate::sse;
+
+pub struct GeminiDecoder {
+    reply: Assembler,
+    text: Slot,
+    thinking: Slot,
+    stopped: bool,
+}
+
+impl GeminiDecoder {
+    pub fn new(start: Start) -> GeminiDecoder {
+        GeminiDecoder { reply: Assembler::new(start), text: Slot::default(), thinking: Slot::default(), stopped: false }
+    }
+
+    fn chunk(&mut self, chunk: &Value) -> Result<Heard, Failure> {
+        if let Some(failure) = failure::in_stream(chunk) {
+            return Err(failure);
+        }
+        if let Some(usage) = chunk.get("usageMetadata") {
+            self.count(usage);
+        }
+        if let Some(reason) = chunk.pointer("/promptFeedback/blockReason").and_then(Value::as_str) {
+            self.reply.refused(format!("The provider refuses the prompt ({reason})."));
+            self.stopped = true;
+        }
+        let mut heard = Heard::Nothing;
+        // Only one candidate was asked for.
+        if let Some(candidate) = chunk.get("candidates").and_then(Value::as_array).and_then(|list| list.first()) {
+            heard = Heard::Content;
+            for part in candidate.pointer("/content/parts").and_then(Value::as_array).into_iter().flatten() {
+                self.part(part);
+            }
+            if let Some(reason) = candidate.get("finishReason").and_then(Value::as_str) {
+                self.stop(reason, candidate.get("finishMessage").and_then(Value::as_str))?;
+            }
+        }
+        Ok(if self.stopped { Heard::Stopped } else { heard })
+    }
+
+    fn part(&mut self, part: &Value) {
+        let signature = part.get("thoughtSignature").and_then(Value::as_str);
+        if let Some(call) = part.get("functionCall") {
+            let slot = self.reply.open_call();
+            self.reply.call_id(slot, call.get("id").and_then(Value::as_str).unwrap_or_default());
+            self.reply.call_name(slot, call.get("name").and_then(Value::as_str).unwrap_or_default());
+            if let Some(arguments) = call.get("args").filter(|arguments| !arguments.is_null()) {
+                self.reply.call_arguments(slot, &arguments.to_string());
+            }
+            if let Some(signature) = signature {
+                self.reply.call_signature(slot, signature);
+            }
+            self.reply.close_call(slot);
+            self.text = Slot::default();
+            self.thinking = Slot::default();
+            return;
+        }
+        let Some(text) = part.get("text").and_then(Value::as_str) else { return };
+        if part.get("thought").and_then(Value::as_bool) == Some(true) {
+            self.reply.thinking(&mut self.thinking, text);
+            if let Some(signature) = signature {
+                self.reply.set_thinking_signature(&self.thinking, signature.to_owned());
+            }
+        } else {
+            if !text.trim().is_empty() {
+                self.thinking = Slot::default();
+            }
+            self.reply.text(&mut self.text, text);
+            if let Some(signature) = signature {
+                self.reply.text_signature(&self.text, signature);
+            }
+        }
+    }
+
+    fn stop(&mut self, reason: &str, message: Option<&str>) -> Result<(), Failure> {
+        match reason {
+            "FINISH_REASON_UNSPECIFIED" => return Ok(()),
+            "MAX_TOKENS" => self.reply.cut_off(),
+            "MALFORMED_FUNCTION_CALL"
+            | "UNEXPECTED_TOOL_CALL"
+            | "TOO_MANY_TOOL_CALLS"
+            | "MISSING_THOUGHT_SIGNATURE"
+            | "OTHER" => {
+                let why = failure::quote(message.unwrap_or(reason));
+                return Err(Failure::passing(
+                    RunErrorKind::Internal,
+                    format!("The model's reply came to nothing ({why})."),
+                ));
+            }
+            "SAFETY" | "RECITATION" | "LANGUAGE" | "BLOCKLIST" | "PROHIBITED_CONTENT" | "SPII" => {
+                self.reply.refused(format!("The provider stopped the reply ({reason})."));
+            }
+            // Servers that speak the format have words of their own for an ordinary end.
+            _ => {}
+        }
+        self.stopped = true;
+        Ok(())
+    }
+
+    fn count(&mut self, usage: &Value) {
+        let number = |key: &str| usage.get(key).and_then(Value::as_u64).unwrap_or(0);
+        let cached = number("cachedContentTokenCount");
+        let prompt = number("promptTokenCount").saturating_add(number("toolUsePromptTokenCount"));
+        self.reply.usage(Usage {
+            input: prompt.saturating_sub(cached),
+            output: number("candidatesTokenCount").saturating_add(number("thoughtsTokenCount")),
+            cache_read: cached,
+            total_tokens: number("totalTokenCount"),
+            ..Usage::default()
+        });
+    }
+}
+
+impl Decoder for GeminiDecoder {
+    fn event(&mut self, event: &sse::Event) -> Result<Heard, Failure> {
+        let data = event.data.trim();
+        if data.is_empty() || data == "[DONE]" {
+            return Ok(Heard::Nothing);
+        }
+        let chunk: Value = serde_json::from_str(data).map_err(|e| failure::not_json(data, &e))?;
+        self.chunk(&chunk)
+    }
+
+    /// Without `alt=sse` a server sends the chunks as a list.
+    fn body(&mut self, body: Value) -> Result<(), Failure> {
+        match body {
+            Value::Array(chunks) => chunks.iter().try_for_each(|chunk| self.chunk(chunk).map(|_| ())),
+            chunk => self.chunk(&chunk).map(|_| ()),
+        }
+    }
+
+    fn complete(&self) -> bool {
+        self.stopped
+    }
+
+    fn assembler(&mut self) -> &mut Assembler {
+        &mut self.reply
+    }
+}

@@ -1,0 +1,160 @@
+//! What all formats share in their tests: replies are replayed from text, requests built from JSON.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use kli_protocol::api::{ModelInfo, ToolDescription};
+use kli_protocol::record::{AssistantMessage, Block, Message};
+use serde_json::{Value, json};
+
+use super::*;
+
+mod anthropic;
+mod google;
+mod openai_chat;
+mod openai_responses;
+mod property;
+
+/// A file of the shared failure cases; none where they are not at hand.
+pub fn failure_case(name: &str) -> Option<String> {
+    let root = std::env::var_os("KLI_SHARED")
+        .map(PathBuf::from)
+        .unwrap_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../shared"));
+    let path = root.join("failures").join(name);
+    std::fs::read_to_string(&path).map_err(|e| eprintln!("skipped {}: {e}", path.display())).ok()
+}
+
+pub fn model(provider: &str, id: &str) -> Arc<ModelInfo> {
+    Arc::new(ModelInfo {
+        provider: provider.into(),
+        model_id: id.into(),
+        context_window: 200_000,
+        max_output: 4_096,
+        input: vec!["text".into(), "image".into()],
+        cost: kli_protocol::api::ModelCost { input: 1.0, output: 2.0, cache_read: 0.5, cache_write: 4.0 },
+        ..ModelInfo::default()
+    })
+}
+
+pub fn thinker(provider: &str, id: &str) -> Arc<ModelInfo> {
+    let levels = ["off", "low", "medium", "high"].map(str::to_owned).to_vec();
+    let option = kli_protocol::api::ModelOption {
+        option_id: "reasoning-effort".into(),
+        values: levels,
+        default: "medium".into(),
+    };
+    Arc::new(ModelInfo { reasoning: true, options: vec![option], ..ModelInfo::clone(&model(provider, id)) })
+}
+
+pub fn request(model: Arc<ModelInfo>, messages: Value) -> Request {
+    let messages: Vec<Message> = serde_json::from_value(messages).unwrap();
+    Request {
+        model,
+        system_prompt: "Be brief.".into(),
+        tools: Arc::new([ToolDescription {
+            name: "read".into(),
+            description: "Reads a file.".into(),
+            parameters: json!({ "type": "object", "properties": { "path": { "type": "string" } }, "required": ["path"] }),
+        }]),
+        messages: messages.into_iter().map(Arc::new).collect(),
+        options: BTreeMap::new(),
+        max_tokens: None,
+        cache_key: "s1".into(),
+    }
+}
+
+pub fn encode(api: Api, base_url: &str, request: &Request) -> Value {
+    api.dialect().encode(request, Target { api, base_url }).body
+}
+
+/// How a reply ended.
+#[derive(Debug)]
+pub struct Replayed {
+    pub message: AssistantMessage,
+    pub failure: Option<Failure>,
+}
+
+impl Replayed {
+    pub fn text(&self) -> String {
+        self.message.content.text()
+    }
+
+    /// `[["c1", "read", {…}], …]`
+    pub fn calls(&self) -> Value {
+        self.message.content.tool_calls().map(|call| json!([call.id, call.name, call.arguments])).collect()
+    }
+}
+
+/// Feeds a recorded stream to a decoder, as the HTTP client would, and checks what holds for every reply.
+pub fn replay(api: Api, model: Arc<ModelInfo>, stream: &str) -> Replayed {
+    let start = Start { api: api.name(), model, timestamp: 1, seed: 0xabc };
+    let mut decoder = api.dialect().decoder(start);
+    let mut parser = sse::Parser::new(1 << 20);
+    let mut server_events = Vec::new();
+    parser.push(stream.as_bytes(), &mut server_events).unwrap();
+    parser.finish(&mut server_events);
+    let mut events = Vec::new();
+    let mut failure = None;
+    for event in &server_events {
+        match decoder.event(event) {
+            Ok(Heard::End) => break,
+            Ok(_) => events.extend(decoder.assembler().take_events()),
+            Err(f) => {
+                failure = Some(f);
+                break;
+            }
+        }
+    }
+    let failure = failure.or_else(|| {
+        (!decoder.complete()).then(|| Failure::passing(kli_protocol::api::RunErrorKind::Network, "cut short"))
+    });
+    decoder.seal();
+    events.extend(match failure {
+        None => decoder.assembler().done(),
+        Some(failure) => decoder.assembler().failed(failure, kli_protocol::record::StopReason::Error),
+    });
+    let (message, failure) = match events.pop() {
+        Some(StreamEvent::Done(message)) => (*message, None),
+        Some(StreamEvent::Failed { failure, partial }) => (*partial, Some(failure)),
+        other => panic!("no end: {other:?}"),
+    };
+    if failure.is_none() {
+        check_deltas(&message, &events);
+    }
+    Replayed { message, failure }
+}
+
+/// The deltas of a whole reply add up to its message, and no block is blank.
+fn check_deltas(message: &AssistantMessage, events: &[StreamEvent]) {
+    let mut told: BTreeMap<u32, String> = BTreeMap::new();
+    let mut named: BTreeMap<u32, (String, String)> = BTreeMap::new();
+    for event in events {
+        match event {
+            StreamEvent::Text { index, delta } | StreamEvent::Thinking { index, delta } => {
+                told.entry(*index).or_default().push_str(delta);
+            }
+            StreamEvent::ToolCall { index, id, name, delta } => {
+                told.entry(*index).or_default().push_str(delta);
+                let first = named.entry(*index).or_insert_with(|| (id.clone(), name.clone()));
+                assert_eq!((&first.0, &first.1), (id, name), "id and name stay the same");
+            }
+            _ => {}
+        }
+    }
+    for (index, block) in message.content.blocks().iter().enumerate() {
+        let told = told.get(&u32::try_from(index).unwrap()).map(String::as_str).unwrap_or_default();
+        match block {
+            Block::Text(block) => {
+                assert_eq!(told, block.text);
+                assert!(!block.text.trim().is_empty());
+            }
+            Block::Thinking(block) => assert_eq!(told, block.thinking),
+            Block::ToolCall(call) => {
+                assert_eq!(serde_json::Value::Object(arguments::parse(told)), Value::Object(call.arguments.clone()));
+                assert!(!call.id.is_empty() && !call.name.is_empty());
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}

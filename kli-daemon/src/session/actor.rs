@@ -1,0 +1,198 @@
+//! The one owner of a session: what changes it, in the order in which it is asked.
+//!
+//! Serialise → append → apply → publish → answer: an entry is written before anybody hears of it. The actor
+//! never waits for a model, a tool or a person; those are tasks of their own, which come back as calls.
+
+mod approvals;
+mod compacting;
+mod edits;
+mod forks;
+mod host;
+mod navigate;
+mod prompts;
+mod runs;
+mod shell;
+mod state;
+mod write;
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::{Arc, Mutex};
+
+use kli_protocol::api::{Mode, ModelRef, Status};
+use serde_json::Value;
+use tokio::sync::{mpsc, oneshot, watch};
+
+pub use compacting::Navigated;
+pub use edits::{Extension, check_option, clean_name};
+pub use forks::{ForkOrder, ForkPoint, Forked};
+pub use prompts::{PromptAnswer, PromptOrder, Started};
+pub use shell::ShellOrder;
+pub use state::{WHOLE_ENTRY, shortened};
+
+use super::Deps;
+use super::branch::{BranchSettings, Cache};
+use super::handle::{Handle, MAILBOX};
+use super::hub::Hub;
+use crate::compaction::Auto;
+use crate::store::events::EventLog;
+use crate::store::{Ix, Log};
+use crate::tool::jobs::Jobs;
+
+/// Everything that can happen to a session.
+pub(super) enum Message {
+    Call(Box<dyn FnOnce(&mut Actor) + Send>),
+    /// Ends what goes on, then the actor.
+    Stop(oneshot::Sender<()>),
+}
+
+/// What a session that has no record yet will be opened with.
+#[derive(Clone, Debug, Default)]
+pub struct Opening {
+    pub model: Option<ModelRef>,
+    pub options: BTreeMap<String, Value>,
+    pub mode: Option<Mode>,
+    pub name: Option<String>,
+}
+
+pub struct Actor {
+    pub(super) id: Arc<str>,
+    pub(super) log: Arc<Log>,
+    pub(super) hub: Arc<Hub>,
+    pub(super) deps: Arc<Deps>,
+    /// Milestone events on disk, once the session has a file.
+    events: Option<EventLog>,
+    me: mpsc::WeakSender<Message>,
+    status: watch::Sender<Status>,
+    opening: Opening,
+    /// Model and options of the branch that the next entry goes on.
+    branch: BranchSettings,
+    mode: Mode,
+    /// For this session's tools; never written.
+    env: Arc<BTreeMap<String, String>>,
+    jobs: Arc<Jobs>,
+    queue: prompts::Waiting,
+    run: Option<runs::Run>,
+    /// A compaction or a summary beside no run.
+    work: Option<compacting::Work>,
+    auto: Auto,
+    /// Outcomes of runs that are over, newest last, for those who ask late.
+    finished: VecDeque<(String, kli_protocol::api::RunOutcome)>,
+    approvals: approvals::Approvals,
+    keys: prompts::Keys,
+    shells: HashMap<String, shell::Shell>,
+    /// Of those, the ones that an abort ended.
+    aborted_shells: Vec<String>,
+    /// Messages of the branch, read before: a turn reads only what is new.
+    /// Shared with the run, which assembles its requests beside the actor; a mutex, since both look at it.
+    cache: Arc<Mutex<Cache>>,
+    stopping: Option<oneshot::Sender<()>>,
+    /// Of the system prompt: the day on which the session was opened, the same until it is closed, so that
+    /// midnight does not cost a provider's cache.
+    date: String,
+    /// The title as last told, to tell of a change.
+    title: Option<String>,
+}
+
+/// Starts the actor of a session.
+pub(super) fn spawn(log: Arc<Log>, deps: Arc<Deps>, opening: Opening, env: BTreeMap<String, String>) -> Handle {
+    let events = deps.event_path(&log).map(EventLog::open);
+    // Events of an earlier daemon had numbers up to this; where their file is lost, time tells of a higher one.
+    let last = match events.as_ref().map(EventLog::reserved) {
+        None => 0,
+        Some(Some(reserved)) => reserved,
+        Some(None) => deps.clock.now_ms(),
+    };
+    let hub = Arc::new(Hub::new(last, deps.settings().max_subscriber_bytes));
+    let auto = Auto::new(deps.settings().compaction.enabled);
+    let (mailbox, inbox) = mpsc::channel(MAILBOX);
+    let (status, watched) = watch::channel(Status::Idle);
+    let facts = log.facts();
+    let id: Arc<str> = facts.id.as_str().into();
+    let today = deps.now().chars().take(10).collect();
+    let mode = facts.mode.or(opening.mode).unwrap_or(deps.settings().default_mode);
+    let mut actor = Actor {
+        id: id.clone(),
+        log: log.clone(),
+        hub: hub.clone(),
+        deps,
+        events,
+        me: mailbox.downgrade(),
+        status,
+        opening,
+        branch: BranchSettings::default(),
+        mode,
+        env: Arc::new(env),
+        jobs: Arc::default(),
+        queue: prompts::Waiting::default(),
+        run: None,
+        work: None,
+        auto,
+        finished: VecDeque::new(),
+        approvals: approvals::Approvals::default(),
+        keys: prompts::Keys::default(),
+        shells: HashMap::new(),
+        aborted_shells: vec![],
+        cache: Arc::default(),
+        stopping: None,
+        date: today,
+        title: facts.first_prompt.as_deref().map(|prompt| crate::store::title(None, Some(prompt))),
+    };
+    actor.refresh_branch();
+    tokio::spawn(actor.live(inbox));
+    Handle { id, log, hub, status: watched, mailbox }
+}
+
+impl Actor {
+    async fn live(mut self, mut inbox: mpsc::Receiver<Message>) {
+        while let Some(message) = inbox.recv().await {
+            match message {
+                Message::Call(call) => call(&mut self),
+                Message::Stop(done) => {
+                    self.abort_all();
+                    self.stopping = Some(done);
+                }
+            }
+            if self.stopping.is_some() && self.is_quiet() {
+                break;
+            }
+        }
+        self.jobs.shutdown().await;
+        if let Err(error) = self.log.sync().await {
+            tracing::error!(session = %self.id, %error, "the last records may not be on disk");
+        }
+        if let Some(done) = self.stopping.take() {
+            let _ = done.send(());
+        }
+    }
+
+    fn is_quiet(&self) -> bool {
+        self.run.is_none() && self.work.is_none() && self.shells.is_empty()
+    }
+
+    /// A way for tasks of this session to come back. None while the session is being closed.
+    fn mailbox(&self) -> Option<mpsc::Sender<Message>> {
+        self.me.upgrade()
+    }
+
+    /// Where the next entry attaches: a run stays on its own branch, whatever other programs append.
+    fn tip(&self) -> Option<Ix> {
+        match &self.run {
+            Some(run) => run.tip,
+            None => self.log.leaf(),
+        }
+    }
+
+    /// The tip as an id, for the wire.
+    fn tip_id(&self) -> Option<String> {
+        self.tip().map(|ix| self.log.id(ix))
+    }
+
+    pub fn work_dir(&self) -> String {
+        self.log.facts().work_dir
+    }
+
+    fn refresh_branch(&mut self) {
+        let default = self.opening.model.clone().unwrap_or_else(|| self.deps.models().default_model());
+        self.branch = super::branch::settings(&self.log, self.tip(), default, &self.opening.options);
+    }
+}

@@ -1,0 +1,187 @@
+//! Tool calls that wait for a person.
+
+use std::collections::{HashMap, VecDeque};
+
+use kli_protocol::api::{Approval, Approvals as OnAsk, Decision, EventBody};
+use kli_protocol::{ApiError, ErrorKind};
+use tokio::sync::oneshot;
+
+use super::Actor;
+use crate::agent::{CallInfo, Permission, decision_name};
+use crate::tool::policy::{Call, Rule, Verdict, judge};
+use crate::tool::{Outline, Tool};
+
+/// Answered approvals that are remembered, to tell a late answer what was decided.
+const REMEMBERED: usize = 1000;
+
+#[derive(Default)]
+pub(super) struct Approvals {
+    open: Vec<Open>,
+    /// Rules that a person gave for this session.
+    rules: Vec<Rule>,
+    decided: HashMap<String, String>,
+    order: VecDeque<String>,
+}
+
+struct Open {
+    approval: Approval,
+    run_id: String,
+    answer: oneshot::Sender<Permission>,
+}
+
+/// Whether a call may run: known now, or when a person has answered.
+pub(super) enum Permit {
+    Now(Permission),
+    Later(oneshot::Receiver<Permission>),
+}
+
+impl Approvals {
+    pub fn pending(&self) -> Vec<Approval> {
+        self.open.iter().map(|open| open.approval.clone()).collect()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.open.is_empty()
+    }
+
+    fn remember(&mut self, approval_id: String, decision: &str) {
+        self.order.push_back(approval_id.clone());
+        self.decided.insert(approval_id, decision.to_owned());
+        while self.order.len() > REMEMBERED {
+            if let Some(oldest) = self.order.pop_front() {
+                self.decided.remove(&oldest);
+            }
+        }
+    }
+}
+
+impl Actor {
+    pub(super) fn permit(&mut self, tool: &dyn Tool, call: &CallInfo, outline: &Outline) -> Permit {
+        let verdict = self.judge(tool, call);
+        let (reason, rule) = match verdict {
+            Verdict::Allow => return Permit::Now(Permission::Granted),
+            Verdict::Deny { reason } => return Permit::Now(Permission::Refused(reason)),
+            Verdict::Ask { reason, rule } => (reason, rule),
+        };
+        let Some(run) = &self.run else { return Permit::Now(Permission::Refused("The run is over.".into())) };
+        if run.approvals == OnAsk::Deny {
+            return Permit::Now(Permission::Refused(denied_unasked(&reason)));
+        }
+        let run_id = run.id.clone();
+        let approval = Approval {
+            approval_id: crate::clock::short_id(self.deps.clock.as_ref(), "apr"),
+            tool_call_id: call.tool_call_id.clone(),
+            tool_name: call.tool_name.clone(),
+            title: call.title.clone(),
+            arguments: call.arguments.clone(),
+            reason,
+            rule,
+            changes: outline.changes.clone(),
+        };
+        let (answer, answered) = oneshot::channel();
+        self.approvals.open.push(Open { approval: approval.clone(), run_id, answer });
+        self.publish(EventBody::ApprovalRequested { approval });
+        self.refresh_status();
+        Permit::Later(answered)
+    }
+
+    fn judge(&self, tool: &dyn Tool, call: &CallInfo) -> Verdict {
+        let settings = self.deps.settings();
+        let work_dir = self.work_dir();
+        let mut rules = settings.rules.clone();
+        rules.allow.extend(self.approvals.rules.iter().cloned());
+        let work_dir = std::path::Path::new(&work_dir);
+        judge(self.mode, &rules, Call { spec: tool.spec(), arguments: &call.arguments, work_dir })
+    }
+
+    /// `by`: the name of the client that answers.
+    pub fn respond_to_approval(
+        &mut self,
+        approval_id: &str,
+        decision: Decision,
+        message: Option<String>,
+        by: Option<String>,
+    ) -> Result<(), ApiError> {
+        let Some(index) = self.approvals.open.iter().position(|o| o.approval.approval_id == approval_id) else {
+            return Err(self.no_such_approval(approval_id));
+        };
+        let open = self.approvals.open.remove(index);
+        let rule = open.approval.rule.clone();
+        let permission = match decision {
+            Decision::Allow | Decision::AllowForSession => Permission::Granted,
+            Decision::Deny => Permission::Refused(match &message {
+                Some(message) => format!("The user refused this call and says: {message}"),
+                None => "The user refused this call.".into(),
+            }),
+        };
+        if decision == Decision::AllowForSession
+            && let Some(Ok(rule)) = open.approval.rule.as_deref().map(str::parse::<Rule>)
+        {
+            self.approvals.rules.push(rule);
+        }
+        self.approvals.remember(approval_id.to_owned(), decision_name(decision));
+        let _ = open.answer.send(permission);
+        self.publish(EventBody::ApprovalResolved {
+            approval_id: approval_id.to_owned(),
+            decision: decision_name(decision).to_owned(),
+            message,
+            by,
+        });
+        if decision == Decision::AllowForSession {
+            self.grant_what_the_rule_covers(rule);
+        }
+        self.refresh_status();
+        Ok(())
+    }
+
+    /// A rule also answers the calls that already wait for the same thing.
+    fn grant_what_the_rule_covers(&mut self, rule: Option<String>) {
+        let covered: Vec<String> = self
+            .approvals
+            .open
+            .iter()
+            .filter(|open| open.approval.rule.is_some() && open.approval.rule == rule)
+            .map(|open| open.approval.approval_id.clone())
+            .collect();
+        for id in covered {
+            let _ = self.respond_to_approval(&id, Decision::Allow, None, None);
+        }
+    }
+
+    fn no_such_approval(&self, approval_id: &str) -> ApiError {
+        match self.approvals.decided.get(approval_id) {
+            Some(decision) => ApiError::new(
+                ErrorKind::ApprovalNotFound,
+                format!("Approval {approval_id} was answered before ({decision}); the first answer counts."),
+            )
+            .with("decision", decision.clone()),
+            None => ApiError::new(
+                ErrorKind::ApprovalNotFound,
+                format!("No approval {approval_id} waits in this session; getSession lists those that do."),
+            ),
+        }
+    }
+
+    pub(super) fn resolve_approvals_as_aborted(&mut self, run_id: &str) {
+        let (gone, kept) = std::mem::take(&mut self.approvals.open).into_iter().partition(|o| o.run_id == run_id);
+        self.approvals.open = kept;
+        let gone: Vec<Open> = gone;
+        for open in gone {
+            let approval_id = open.approval.approval_id.clone();
+            self.approvals.remember(approval_id.clone(), "aborted");
+            let _ = open.answer.send(Permission::Refused(crate::context::assemble::ABORTED_RESULT.into()));
+            self.publish_for(
+                Some(run_id.to_owned()),
+                EventBody::ApprovalResolved { approval_id, decision: "aborted".into(), message: None, by: None },
+            );
+        }
+        self.refresh_status();
+    }
+}
+
+fn denied_unasked(reason: &str) -> String {
+    format!(
+        "Not run, since nobody is there to allow it. {reason} To allow such calls, run with mode `auto`, or add a rule \
+         under [approvals] allow in config.toml."
+    )
+}

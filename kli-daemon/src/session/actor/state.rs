@@ -1,0 +1,222 @@
+//! What a session shows of itself.
+
+use futures_util::future::FutureExt;
+use kli_protocol::ApiError;
+use kli_protocol::api::{
+    EventBody, GetContextParams, GetContextResult, RunSnapshot, SessionInfo, SessionState, Status, SubscribeParams,
+};
+use kli_protocol::record::Entry;
+use serde_json::{Value, json};
+use std::sync::Arc;
+
+use super::{Actor, Message};
+use crate::context::Window;
+use crate::session::handle::Handle;
+use crate::session::hub::{self, Snapshotter, Spec};
+use crate::session::{branch, info};
+
+/// Entries above this many bytes come in events and pages as previews.
+pub const WHOLE_ENTRY: usize = 1 << 20;
+
+/// An entry, or its outline when it is too large for an event.
+pub fn shortened(entry: Entry) -> Entry {
+    if entry.json().len() <= WHOLE_ENTRY {
+        return entry;
+    }
+    let outline = entry.record().map(|record| {
+        json!({
+            "type": record.kind,
+            "id": record.id,
+            "parentId": record.parent_id,
+            "timestamp": record.timestamp,
+            "preview": crate::context::preview::preview(&record),
+            "bytes": entry.json().len(),
+        })
+    });
+    match outline.and_then(|o: Value| serde_json::value::to_raw_value(&o)) {
+        Ok(raw) => Entry(raw),
+        Err(_) => entry,
+    }
+}
+
+impl Actor {
+    pub fn info(&self) -> SessionInfo {
+        let mut info = info::session_info(self.log.facts(), *self.status.borrow());
+        if self.log.is_empty() {
+            info.name = self.opening.name.clone();
+            info.title = crate::store::title(info.name.as_deref(), None);
+        }
+        info
+    }
+
+    pub fn state(&self) -> SessionState {
+        SessionState {
+            info: self.info(),
+            leaf_id: self.tip_id(),
+            provider: self.branch.model.provider.clone(),
+            model_id: self.branch.model.model_id.clone(),
+            options: self.branch.options.clone(),
+            mode: self.mode,
+            trusted: self.deps.trust.is_trusted(std::path::Path::new(&self.work_dir())),
+            interrupted: self.run.is_none()
+                && self.work.is_none()
+                && self.with_window(Window::is_interrupted).unwrap_or_default(),
+            queue: self.shown_queue(),
+            pending_approvals: self.approvals.pending(),
+            usage: self.log.facts().usage,
+            context: self.context_use(),
+        }
+    }
+
+    pub fn context_used(&self) -> kli_protocol::api::ContextUse {
+        self.context_use()
+    }
+
+    /// Exactly what the next request would send, from any leaf.
+    pub fn context(&self, params: &GetContextParams) -> Result<GetContextResult, ApiError> {
+        let limit = crate::session::views::page_limit(params.limit, crate::session::views::PAGE)?;
+        let start = crate::session::views::page_offset(params.cursor.as_deref())?;
+        let end = match &params.leaf_id {
+            None => self.tip(),
+            given => crate::session::views::branch_end(&self.log, given)?,
+        };
+        let settings = match end == self.tip() {
+            true => self.branch.clone(),
+            false => branch::settings(&self.log, end, self.branch.model.clone(), &self.opening.options),
+        };
+        let shape = self.shape(&settings.model, settings.options)?;
+        let assembled = match end == self.tip() {
+            true => self.with_window(|window| branch::messages(window, &shape.model)),
+            false => branch::read(&self.log, end).map(|window| branch::messages(&window, &shape.model)),
+        }
+        .map_err(crate::session::api_error)?;
+        let tokens = shape.tokens(&assembled);
+        let total = assembled.messages.len();
+        let mut messages = vec![];
+        let mut bytes = 0;
+        for message in assembled.messages.iter().skip(start).take(limit) {
+            bytes += serde_json::to_string(message.as_ref()).map(|text| text.len()).unwrap_or_default();
+            if !messages.is_empty() && bytes > crate::session::views::PAGE_BYTES {
+                break;
+            }
+            messages.push(message.as_ref().clone());
+        }
+        let shown = start + messages.len();
+        Ok(GetContextResult {
+            system_prompt: shape.system_prompt.to_string(),
+            tools: shape.descriptions.to_vec(),
+            messages,
+            provider: settings.model.provider,
+            model_id: settings.model.model_id,
+            options: shape.options,
+            tokens,
+            next_cursor: (shown < total).then(|| shown.to_string()),
+        })
+    }
+
+    pub(super) fn context_use(&self) -> kli_protocol::api::ContextUse {
+        let model = self.deps.models().find(&self.branch.model.provider, &self.branch.model.model_id);
+        let model = model.map(|(model, _)| model).unwrap_or_default();
+        let tokens = self.with_window(|window| branch::messages(window, &model).tokens(0)).unwrap_or_default();
+        branch::context_use(tokens, model.context_window)
+    }
+
+    /// The part of the branch that counts for its context.
+    pub(super) fn with_window<R>(&self, look: impl FnOnce(&Window) -> R) -> crate::store::Result<R> {
+        let mut cache = self.cache.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        cache.window(&self.log, self.tip()).map(look)
+    }
+
+    /// A `snapshot` event at the last number.
+    fn snapshot(&self) -> (u64, Arc<str>) {
+        let seq = self.hub.last_seq();
+        let run = self.run.as_ref().map(|run| RunSnapshot {
+            run_id: run.id.clone(),
+            message_id: run.partial.message_id.clone(),
+            content: run.partial.blocks.clone(),
+            tools: run.tools.clone(),
+        });
+        let body = EventBody::Snapshot { session: Box::new(self.state()), run };
+        (seq, hub::unnumbered(seq, &self.id, self.deps.now(), body))
+    }
+
+    /// Says what goes on, to lists and to those who follow.
+    pub(super) fn refresh_status(&mut self) {
+        let status = match &self.run {
+            None => self.work.as_ref().map_or_else(|| self.idle_status(), |work| work.status),
+            Some(_) if !self.approvals.is_empty() => Status::WaitingForApproval,
+            Some(run) if run.retrying => Status::Retrying,
+            Some(run) if run.compacting => Status::Compacting,
+            Some(_) => Status::Running,
+        };
+        if *self.status.borrow() != status {
+            self.status.send_replace(status);
+            self.tell_info();
+        }
+    }
+
+    /// A person's command keeps the daemon busy, though not the session.
+    fn idle_status(&self) -> Status {
+        match self.shells.is_empty() {
+            true => Status::Idle,
+            false => Status::Running,
+        }
+    }
+
+    pub(super) fn title_changed(&mut self) -> bool {
+        let title = crate::store::title(None, self.log.facts().first_prompt.as_deref());
+        match self.title.as_deref() == Some(title.as_str()) {
+            true => false,
+            false => {
+                self.title = Some(title);
+                true
+            }
+        }
+    }
+}
+
+/// What the registry asks of a new or a doomed session.
+impl Actor {
+    pub fn publish_public(&mut self, body: EventBody) {
+        self.publish(body);
+    }
+
+    /// Writes the opening records at once, for a session that has its file from the start.
+    pub fn write_opening_now(&mut self) -> Result<(), ApiError> {
+        self.write_opening()
+    }
+
+    /// The name of a session that nobody knows yet.
+    pub fn set_name_quietly(&mut self, name: &str) -> Result<(), ApiError> {
+        self.set_name(name)
+    }
+
+    /// Says good-bye, unless something goes on.
+    pub fn close_for_delete(&mut self) -> Result<(), ApiError> {
+        if self.run.is_some() || self.work.is_some() || !self.shells.is_empty() {
+            return Err(self.busy("abort what goes on, then delete it"));
+        }
+        self.publish(EventBody::SessionDeleted {});
+        Ok(())
+    }
+}
+
+impl Handle {
+    /// Events from a snapshot on, or after a number.
+    pub fn feed(&self, params: SubscribeParams) -> futures_util::stream::BoxStream<'static, Arc<str>> {
+        let mailbox = self.mailbox.downgrade();
+        let snapshot: Snapshotter = Arc::new(move || {
+            let mailbox = mailbox.upgrade();
+            async move {
+                let (reply, answer) = tokio::sync::oneshot::channel();
+                let call = Box::new(move |actor: &mut Actor| {
+                    let _ = reply.send(actor.snapshot());
+                });
+                mailbox?.send(Message::Call(call)).await.ok()?;
+                answer.await.ok()
+            }
+            .boxed()
+        });
+        self.hub.feed(Spec { after: params.after, types: params.types }, snapshot)
+    }
+}

@@ -1,0 +1,258 @@
+//! What a branch means: its messages, model and options, how full the window is, how its last run ended.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use kli_protocol::api::{
+    ContextUse, Image, ModelInfo, ModelRef, RunError, RunErrorKind, RunOutcome, RunStop, ToolDescription,
+};
+use kli_protocol::record::{Block, Body, Content, Message, Record, StopReason, ToolCallBlock};
+use serde_json::Value;
+
+use crate::context::{self, Assembled, Item, Settings, Window, assemble};
+use crate::provider::{Provider, Request};
+use crate::store::{Ix, Log, Result, Role};
+use crate::tool::Tool;
+
+/// A record on the way from its branch's last appended entry that is farther than this is read anew.
+const MAX_CATCH_UP: usize = 4096;
+
+/// Model and options of a branch.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct BranchSettings {
+    pub model: ModelRef,
+    pub options: BTreeMap<String, Value>,
+}
+
+/// What the records say; where they say nothing, the opening records of the file, then the defaults.
+pub(super) fn settings(
+    log: &Log,
+    tip: Option<Ix>,
+    default_model: ModelRef,
+    default_options: &BTreeMap<String, Value>,
+) -> BranchSettings {
+    let mut settings = Settings::default();
+    let chain = log.settings_up(tip).map(|node| node.ix).chain(log.opening_settings().into_iter().rev());
+    for ix in chain {
+        if let Ok(record) = log.record(ix) {
+            settings.add_older(&record);
+        }
+    }
+    for (id, value) in default_options {
+        settings.options.entry(id.clone()).or_insert_with(|| value.clone());
+    }
+    BranchSettings { model: settings.model.unwrap_or(default_model), options: settings.options }
+}
+
+/// The part of a branch that counts for its context, kept from turn to turn: a turn reads only what is new.
+#[derive(Default)]
+pub(super) struct Cache {
+    known: Option<(Option<Ix>, Window)>,
+}
+
+impl Cache {
+    pub fn window(&mut self, log: &Log, tip: Option<Ix>) -> Result<&Window> {
+        let caught_up = match &mut self.known {
+            Some((at, window)) => catch_up(log, at, window, tip)?,
+            None => false,
+        };
+        if !caught_up {
+            self.known = Some((tip, read(log, tip)?));
+        }
+        match &self.known {
+            Some((_, window)) => Ok(window),
+            None => Err(crate::store::StoreError::Other("the window was not read".into())),
+        }
+    }
+}
+
+pub(super) fn item(log: &Log, ix: Ix) -> Result<Arc<Item>> {
+    Ok(Arc::new(Item::of(&log.record(ix)?)))
+}
+
+/// Adds what was appended after `at`. False: the branch is another one, or too far ahead.
+fn catch_up(log: &Log, at: &mut Option<Ix>, window: &mut Window, tip: Option<Ix>) -> Result<bool> {
+    if *at == tip {
+        return Ok(true);
+    }
+    let mut new = vec![];
+    for node in log.up(tip).take(MAX_CATCH_UP) {
+        if Some(node.ix) == *at {
+            for ix in new.into_iter().rev() {
+                window.push(item(log, ix)?);
+            }
+            *at = tip;
+            return Ok(true);
+        }
+        new.push(node.ix);
+    }
+    Ok(false)
+}
+
+/// The window of any branch.
+pub(super) fn read(log: &Log, tip: Option<Ix>) -> Result<Window> {
+    let up = log.up(tip).map(|node| item(log, node.ix));
+    let on_branch = |id: &str| match (log.find(id), tip) {
+        (Ok(ix), Some(tip)) => log.is_ancestor(ix, tip),
+        _ => false,
+    };
+    Window::read(up, on_branch)
+}
+
+/// Everything of a request but its messages.
+#[derive(Clone)]
+pub(super) struct Shape {
+    pub model: Arc<ModelInfo>,
+    pub provider: Arc<dyn Provider>,
+    pub options: BTreeMap<String, Value>,
+    pub tools: Vec<Arc<dyn Tool>>,
+    pub descriptions: Arc<[ToolDescription]>,
+    pub work_dir: PathBuf,
+    pub system_prompt: Arc<str>,
+}
+
+impl Shape {
+    /// Tokens of system prompt and tools.
+    pub fn overhead(&self) -> u64 {
+        context::estimate::overhead(&self.system_prompt, &self.descriptions)
+    }
+
+    /// Tokens of the request that these messages make.
+    pub fn tokens(&self, assembled: &Assembled) -> u64 {
+        assembled.tokens(self.overhead())
+    }
+
+    pub fn request(&self, assembled: Assembled, cache_key: String) -> Request {
+        let tokens = self.tokens(&assembled);
+        let mut messages = assembled.messages.clone();
+        if assembled.ends_in_reply() {
+            messages.push(context::continuation());
+        }
+        let max_tokens = context::estimate::output_limit(self.model.context_window, self.model.max_output, tokens);
+        Request {
+            model: self.model.clone(),
+            system_prompt: self.system_prompt.clone(),
+            tools: self.descriptions.clone(),
+            messages,
+            options: self.options.clone(),
+            max_tokens,
+            cache_key,
+        }
+    }
+}
+
+pub(super) fn messages(window: &Window, model: &ModelInfo) -> Assembled {
+    assemble(window, model)
+}
+
+pub(super) fn context_use(tokens: u64, window: u64) -> ContextUse {
+    let percent = match window {
+        0 => 0.0,
+        window => (tokens as f64 * 1000.0 / window as f64).round() / 10.0,
+    };
+    ContextUse { tokens, window, percent }
+}
+
+/// A prompt as it goes back into an editor.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct PromptText {
+    pub text: String,
+    pub images: Option<Vec<Image>>,
+}
+
+pub(super) fn prompt_text(log: &Log, ix: Ix) -> Result<PromptText> {
+    log.record(ix).map(|record| prompt_of(&record))
+}
+
+pub(super) fn prompt_of(record: &Record) -> PromptText {
+    let Body::Message(body) = &record.body else { return PromptText::default() };
+    let Message::User(user) = &body.message else { return PromptText::default() };
+    let images: Vec<Image> = match &user.content {
+        Content::Text(_) => vec![],
+        Content::Blocks(blocks) => blocks.iter().filter_map(image).collect(),
+    };
+    PromptText {
+        text: user.typed.clone().unwrap_or_else(|| user.content.text()),
+        images: (!images.is_empty()).then_some(images),
+    }
+}
+
+fn image(block: &Block) -> Option<Image> {
+    match block {
+        Block::Image(image) => {
+            Some(Image { data: Some(image.data.clone()), mime_type: Some(image.mime_type.clone()), path: None })
+        }
+        _ => None,
+    }
+}
+
+/// The newest prompt of a branch.
+pub(super) fn last_prompt(log: &Log, tip: Option<Ix>) -> Option<Ix> {
+    log.up(tip).find(|node| node.role == Some(Role::User)).map(|node| node.ix)
+}
+
+/// How the run of a prompt ended, as far as the tree tells: by the last reply below it on the branch of the leaf.
+/// None: the prompt is not there.
+pub(super) fn outcome(log: &Log, entry_id: Option<&str>) -> Option<RunOutcome> {
+    let prompt = log.find(entry_id?).ok()?;
+    let leaf = log.leaf().filter(|leaf| log.is_ancestor(prompt, *leaf));
+    // Off the branch the tree does not say which of the paths below it was the run's: the newest is.
+    let end = leaf.or_else(|| log.entries_before(log.end()).map(|n| n.ix).find(|ix| log.is_ancestor(prompt, *ix)));
+    let mut below: Vec<Ix> = log.up(end).map(|node| node.ix).take_while(|ix| *ix != prompt).collect();
+    below.reverse();
+    // The run ends where the next prompt that was not steered into it begins; a reply that calls no tool is an end.
+    let mut last = None;
+    for ix in below {
+        let Ok(record) = log.record(ix) else { continue };
+        let Body::Message(body) = &record.body else { continue };
+        if let Message::Assistant(reply) = &body.message {
+            let ends = reply.stop_reason != StopReason::ToolUse && reply.content.tool_calls().next().is_none();
+            last = Some((ix, reply.clone()));
+            if ends {
+                break;
+            }
+        }
+    }
+    let Some((ix, reply)) = last else {
+        return Some(RunOutcome { leaf_id: end.map(|ix| log.id(ix)), ..interrupted() });
+    };
+    let stop_reason = match reply.stop_reason {
+        StopReason::Stop => RunStop::Done,
+        StopReason::Length => RunStop::Length,
+        StopReason::Aborted => RunStop::Aborted,
+        StopReason::Error => RunStop::Error,
+        StopReason::ToolUse => return Some(RunOutcome { leaf_id: Some(log.id(ix)), ..interrupted() }),
+    };
+    let error = reply.error_message.clone().filter(|_| stop_reason == RunStop::Error).map(|message| RunError {
+        kind: RunErrorKind::Internal,
+        message,
+        retryable: false,
+    });
+    Some(RunOutcome { stop_reason, text: reply.content.text(), leaf_id: Some(log.id(ix)), error, usage: reply.usage })
+}
+
+/// The outcome of a run that a crash cut off.
+pub(super) fn interrupted() -> RunOutcome {
+    RunOutcome {
+        stop_reason: RunStop::Error,
+        error: Some(RunError {
+            kind: RunErrorKind::Interrupted,
+            message: "The daemon ended while this ran; continueRun takes it up.".into(),
+            retryable: true,
+        }),
+        ..RunOutcome::default()
+    }
+}
+
+/// The stored result of a call that a crash left open.
+pub(super) fn interrupted_result(call: &ToolCallBlock, timestamp: u64) -> Message {
+    Message::ToolResult(kli_protocol::record::ToolResultMessage {
+        tool_call_id: call.id.clone(),
+        tool_name: call.name.clone(),
+        content: Content::Blocks(vec![Block::text(context::assemble::INTERRUPTED_RESULT)]),
+        details: None,
+        is_error: true,
+        timestamp,
+    })
+}

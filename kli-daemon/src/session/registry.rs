@@ -1,0 +1,521 @@
+//! All sessions of the daemon: making, finding, opening, listing, deleting.
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use kli_protocol::api::{
+    CreateSessionParams, EventBody, ForestNode, GetForestParams, GetForestResult, ImportSessionParams,
+    ListSessionsParams, ListSessionsResult, ModelRef, SearchParams, SearchResult, SessionCounts, SessionInfo, Status,
+};
+use kli_protocol::{ApiError, ErrorKind};
+use tokio::sync::{OnceCell, oneshot};
+
+use super::actor::{self, ForkOrder, ForkPoint, Message, Opening};
+use super::handle::Handle;
+use super::{Deps, api_error, info, views};
+use crate::store::{Facts, Filter, Import, Log, NewSession, Search};
+
+/// Sessions of a page unless asked otherwise.
+const LIST_PAGE: usize = 50;
+
+type Slot = Arc<OnceCell<Handle>>;
+
+pub struct Registry {
+    pub deps: Arc<Deps>,
+    /// Sessions that are open, or being opened: a slot makes the second caller wait for the first. A mutex, since
+    /// every connection looks sessions up and the map is held for a moment only.
+    open: Mutex<HashMap<String, Slot>>,
+    stopping: AtomicBool,
+}
+
+/// What a fork gave, for its caller.
+pub struct ForkMade {
+    pub session: SessionInfo,
+    pub text: Option<String>,
+    pub images: Option<Vec<kli_protocol::api::Image>>,
+}
+
+impl Registry {
+    pub fn new(deps: Arc<Deps>) -> Arc<Registry> {
+        Arc::new(Registry { deps, open: Mutex::default(), stopping: AtomicBool::new(false) })
+    }
+
+    fn map(&self) -> MutexGuard<'_, HashMap<String, Slot>> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn live(&self, id: &str) -> Option<Handle> {
+        self.map().get(id).and_then(|slot| slot.get().cloned()).filter(|handle| !handle.mailbox.is_closed())
+    }
+
+    fn handles(&self) -> Vec<Handle> {
+        self.map().values().filter_map(|slot| slot.get().cloned()).filter(|h| !h.mailbox.is_closed()).collect()
+    }
+
+    /// The session that a caller means, opened if need be: a whole id, a beginning or end of one, or a name.
+    pub async fn find(&self, text: &str) -> Result<Handle, ApiError> {
+        if let Some(handle) = self.live(text) {
+            return Ok(handle);
+        }
+        let (store, wanted) = (self.deps.store.clone(), text.to_owned());
+        let id = blocking(move || store.resolve(&wanted)).await?.map_err(api_error)?;
+        self.open_id(&id).await
+    }
+
+    /// By the whole id.
+    pub async fn open_id(&self, id: &str) -> Result<Handle, ApiError> {
+        let (store, wanted) = (self.deps.store.clone(), id.to_owned());
+        self.slot(id, move || store.open(&wanted)).await
+    }
+
+    pub async fn open_path(&self, path: &Path) -> Result<Handle, ApiError> {
+        let (store, wanted) = (self.deps.store.clone(), path.to_owned());
+        let log = blocking(move || store.open_path(&wanted)).await?.map_err(api_error)?;
+        let id = log.facts().id;
+        self.slot(&id, move || Ok(log)).await
+    }
+
+    async fn slot(
+        &self,
+        id: &str,
+        open: impl FnOnce() -> crate::store::Result<Arc<Log>> + Send + 'static,
+    ) -> Result<Handle, ApiError> {
+        let slot = {
+            let mut map = self.map();
+            let slot = map.entry(id.to_owned()).or_default();
+            if slot.get().is_some_and(|handle| handle.mailbox.is_closed()) {
+                // Its actor is gone: open it anew.
+                *slot = Slot::default();
+            }
+            slot.clone()
+        };
+        self.refuse_when_stopping()?;
+        slot.get_or_try_init(|| async {
+            let log = blocking(open).await?.map_err(api_error)?;
+            Ok(self.spawn(log, Opening::default(), BTreeMap::new()))
+        })
+        .await
+        .cloned()
+    }
+
+    /// Gives a new log its actor, and tells everybody of the new session.
+    async fn adopt(&self, log: Arc<Log>, opening: Opening, env: BTreeMap<String, String>) -> Result<Handle, ApiError> {
+        self.refuse_when_stopping()?;
+        let id = log.facts().id;
+        let handle = self.spawn(log, opening, env);
+        let slot = Slot::default();
+        let _ = slot.set(handle.clone());
+        self.map().insert(id, slot);
+        Ok(handle)
+    }
+
+    async fn announce(&self, handle: &Handle) -> Result<SessionInfo, ApiError> {
+        let store = self.deps.store.clone();
+        handle
+            .ask(move |actor| {
+                store.set_last(&actor.log);
+                let session = actor.info();
+                actor.publish_public(EventBody::SessionCreated { session: session.clone() });
+                session
+            })
+            .await
+    }
+
+    fn spawn(&self, log: Arc<Log>, opening: Opening, env: BTreeMap<String, String>) -> Handle {
+        actor::spawn(log, self.deps.clone(), opening, env)
+    }
+
+    pub async fn create(&self, params: CreateSessionParams) -> Result<SessionInfo, ApiError> {
+        let work_dir = canonical_dir(&params.work_dir)?;
+        let model = match (params.provider, params.model_id) {
+            (Some(provider), Some(model_id)) => {
+                self.known_model(&provider, &model_id)?;
+                Some(ModelRef { provider, model_id })
+            }
+            (None, None) => None,
+            _ => return Err(ApiError::invalid_params("give `provider` and `modelId` together")),
+        };
+        let options = params.options.unwrap_or_default();
+        for (id, value) in &options {
+            actor::check_option(id, value)?;
+        }
+        let name = params.name.as_deref().map(actor::clean_name).transpose()?.flatten();
+        let has_dir = self.deps.store.session_dir().is_some();
+        if params.persist == Some(true) && !has_dir {
+            return Err(ApiError::invalid_params(
+                "persist: no sessionDir is set, so sessions live in memory; set it in config.toml or by --session-dir",
+            ));
+        }
+        let new = NewSession {
+            id: params.session_id.unwrap_or_else(|| crate::clock::session_id(self.deps.clock.as_ref())),
+            work_dir,
+            created_at_ms: self.deps.clock.now_ms(),
+            persist: params.persist.unwrap_or(has_dir),
+            parent_session: None,
+            mode: None,
+        };
+        let store = self.deps.store.clone();
+        let log = blocking(move || store.create(new)).await?.map_err(api_error)?;
+        let opening = Opening { model, options, mode: params.mode, name };
+        let handle = self.adopt(log, opening, params.env.unwrap_or_default()).await?;
+        self.announce(&handle).await
+    }
+
+    /// A model that exists; whether it can be used is looked at when it is.
+    fn known_model(&self, provider: &str, model_id: &str) -> Result<(), ApiError> {
+        match self.deps.models().find(provider, model_id) {
+            Err(error) if error.kind() == Some(ErrorKind::ModelNotFound) => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    /// The session last used in a directory, opened.
+    pub async fn continue_session(&self, work_dir: &str, create: bool) -> Result<Option<SessionInfo>, ApiError> {
+        let dir = canonical(work_dir)?;
+        let (store, wanted) = (self.deps.store.clone(), dir.clone());
+        let last = blocking(move || store.last(&wanted)).await?.map_err(api_error)?;
+        match last {
+            Some(id) => {
+                let handle = self.open_id(&id).await?;
+                self.used(&handle).await.map(Some)
+            }
+            None if create => {
+                self.create(CreateSessionParams { work_dir: dir, ..CreateSessionParams::default() }).await.map(Some)
+            }
+            None => Ok(None),
+        }
+    }
+
+    /// Notes that a session was opened, for `continueSession`.
+    pub async fn used(&self, handle: &Handle) -> Result<SessionInfo, ApiError> {
+        let store = self.deps.store.clone();
+        handle
+            .ask(move |actor| {
+                store.set_last(&actor.log);
+                actor.info()
+            })
+            .await
+    }
+
+    /// Makes a new session out of one: `pending` is the fork, already in that session's mailbox.
+    pub async fn fork(
+        &self,
+        pending: super::Pending<Result<actor::Forked, ApiError>>,
+        name: Option<String>,
+    ) -> Result<ForkMade, ApiError> {
+        let forked = pending.wait().await??;
+        let fresh = forked.opening.is_some();
+        let handle = self.adopt(forked.log, forked.opening.unwrap_or_default(), BTreeMap::new()).await?;
+        handle
+            .ask(move |actor| {
+                if fresh {
+                    actor.write_opening_now()?;
+                }
+                match name {
+                    Some(name) => actor.set_name_quietly(&name),
+                    None => Ok(()),
+                }
+            })
+            .await??;
+        let session = self.announce(&handle).await?;
+        Ok(ForkMade { session, text: forked.text, images: forked.images })
+    }
+
+    /// Checks the parameters that fork, clone and rewind share.
+    pub fn fork_order(&self, new_id: Option<String>, work_dir: Option<String>) -> Result<ForkOrder, ApiError> {
+        let work_dir = work_dir.as_deref().map(canonical_dir).transpose()?;
+        Ok(ForkOrder { new_id, work_dir })
+    }
+
+    pub async fn fork_at(
+        &self,
+        handle: &Handle,
+        point: ForkPoint,
+        order: ForkOrder,
+    ) -> Result<super::Pending<Result<actor::Forked, ApiError>>, ApiError> {
+        handle.send(move |actor| actor.fork(&point, order)).await
+    }
+
+    /// Takes in a session of another program as a new one.
+    pub async fn import(&self, params: ImportSessionParams) -> Result<SessionInfo, ApiError> {
+        let path = absolute(&params.path)?;
+        let has_dir = self.deps.store.session_dir().is_some();
+        let import = Import {
+            path,
+            format: params.format.unwrap_or_default(),
+            new: NewSession {
+                id: params.session_id.unwrap_or_else(|| crate::clock::session_id(self.deps.clock.as_ref())),
+                work_dir: params.work_dir.as_deref().map(canonical_dir).transpose()?.unwrap_or_default(),
+                created_at_ms: self.deps.clock.now_ms(),
+                persist: has_dir,
+                parent_session: None,
+                mode: None,
+            },
+            name: params.name.as_deref().map(actor::clean_name).transpose()?.flatten(),
+        };
+        let deps = self.deps.clone();
+        let log = blocking(move || deps.store.import(import, deps.clock.as_ref())).await?.map_err(api_error)?;
+        let handle = self.adopt(log, Opening::default(), BTreeMap::new()).await?;
+        self.announce(&handle).await
+    }
+
+    /// Literal text in all sessions, or in one.
+    pub async fn search(&self, params: SearchParams) -> Result<SearchResult, ApiError> {
+        if params.query.trim().is_empty() {
+            return Err(ApiError::invalid_params("query: say what to look for"));
+        }
+        let session_id = match &params.session_id {
+            Some(id) => Some(self.find(id).await?.id.to_string()),
+            None => None,
+        };
+        let search = Search {
+            query: params.query,
+            session_id,
+            filter: Filter {
+                work_dir: params.work_dir.as_deref().map(canonical).transpose()?,
+                archived: params.archived == Some(true),
+                query: None,
+            },
+            limit: views::page_limit(params.limit, views::PAGE)?,
+            cursor: params.cursor,
+        };
+        let store = self.deps.store.clone();
+        let (hits, next_cursor) = blocking(move || store.search(&search)).await?.map_err(api_error)?;
+        Ok(SearchResult { hits, next_cursor })
+    }
+
+    pub async fn list(&self, params: ListSessionsParams) -> Result<ListSessionsResult, ApiError> {
+        let limit = views::page_limit(params.limit, LIST_PAGE)?;
+        let filter = Filter {
+            work_dir: params.work_dir.as_deref().map(canonical).transpose()?,
+            archived: params.archived == Some(true),
+            query: params.query,
+        };
+        let store = self.deps.store.clone();
+        let (facts, unreadable) = blocking(move || store.list(&filter)).await?;
+        let after = params.cursor.as_deref().map(list_cursor).transpose()?;
+        let mut sessions = vec![];
+        let mut next_cursor = None;
+        for facts in facts {
+            // Newest first, then by id: what the page before ended with decides.
+            if let Some((updated, id)) = after
+                && (facts.updated_at.as_str(), facts.id.as_str()) >= (updated, id)
+            {
+                continue;
+            }
+            let session = self.info_of(facts).await;
+            if params.status.is_some_and(|status| status != session.status) {
+                continue;
+            }
+            if sessions.len() == limit {
+                next_cursor = sessions.last().map(|s: &SessionInfo| format!("{}|{}", s.updated_at, s.session_id));
+                break;
+            }
+            sessions.push(session);
+        }
+        let unreadable = match params.cursor {
+            None => unreadable,
+            Some(_) => vec![],
+        };
+        Ok(ListSessionsResult { sessions, unreadable, next_cursor })
+    }
+
+    async fn info_of(&self, facts: Facts) -> SessionInfo {
+        match self.live(&facts.id) {
+            // One without records is known only to its actor.
+            Some(handle) if handle.log.is_empty() => match handle.ask(|actor| actor.info()).await {
+                Ok(info) => info,
+                Err(_) => info::session_info(facts, Status::Idle),
+            },
+            Some(handle) => {
+                let status = *handle.status.borrow();
+                info::session_info(facts, status)
+            }
+            None => info::session_info(facts, Status::Idle),
+        }
+    }
+
+    pub async fn forest(&self, params: GetForestParams) -> Result<GetForestResult, ApiError> {
+        let limit = views::page_limit(params.limit, views::PAGE)?;
+        let filter = Filter {
+            work_dir: params.work_dir.as_deref().map(canonical).transpose()?,
+            archived: params.archived == Some(true),
+            query: None,
+        };
+        let store = self.deps.store.clone();
+        let (facts, _) = blocking(move || store.list(&filter)).await?;
+        let shown: std::collections::HashSet<String> = facts.iter().map(|f| f.id.clone()).collect();
+        let mut children: HashMap<String, Vec<String>> = HashMap::new();
+        let mut roots = vec![];
+        // Oldest first, so that children stand in the order of their making.
+        for facts in facts.iter().rev() {
+            match facts.parent_session.as_ref().filter(|p| shown.contains(*p) && **p != facts.id) {
+                Some(parent) => children.entry(parent.clone()).or_default().push(facts.id.clone()),
+                None => roots.push(facts.id.clone()),
+            }
+        }
+        roots.reverse();
+        let start = views::page_offset(params.cursor.as_deref())?;
+        let total = facts.len();
+        let mut nodes = vec![];
+        for facts in facts.into_iter().skip(start).take(limit) {
+            let info = self.info_of(facts).await;
+            let children = children.remove(&info.session_id).unwrap_or_default();
+            nodes.push(ForestNode { info, children });
+        }
+        let next_cursor = (start + nodes.len() < total).then(|| (start + nodes.len()).to_string());
+        Ok(GetForestResult { roots, nodes, next_cursor })
+    }
+
+    pub async fn delete(&self, id: &str) -> Result<(), ApiError> {
+        let store = self.deps.store.clone();
+        let wanted = id.to_owned();
+        let resolved = blocking(move || store.resolve(&wanted)).await?.map_err(api_error)?;
+        if resolved != id {
+            return Err(ApiError::new(
+                ErrorKind::SessionNotFound,
+                format!("No session {id}; deleteSession takes whole ids only (did you mean {resolved}?)."),
+            ));
+        }
+        let handle = self.open_id(id).await;
+        if let Ok(handle) = &handle {
+            handle.ask(|actor| actor.close_for_delete()).await??;
+            self.close(handle).await;
+        }
+        self.map().remove(id);
+        let (store, wanted) = (self.deps.store.clone(), id.to_owned());
+        drop(handle);
+        blocking(move || store.delete(&wanted)).await?.map_err(api_error)
+    }
+
+    /// Ends what goes on in a session, then its actor.
+    async fn close(&self, handle: &Handle) {
+        let (done, closed) = oneshot::channel();
+        if handle.mailbox.send(Message::Stop(done)).await.is_ok() {
+            let _ = closed.await;
+        }
+    }
+
+    /// Ids of sessions where something goes on.
+    pub fn running(&self) -> Vec<String> {
+        self.handles()
+            .iter()
+            .filter(|handle| *handle.status.borrow() != Status::Idle)
+            .map(|handle| handle.id.to_string())
+            .collect()
+    }
+
+    /// Ids of sessions that are not empty and would be lost with the daemon.
+    pub fn memory_only(&self) -> Vec<String> {
+        self.handles()
+            .iter()
+            .filter(|handle| !handle.log.is_empty() && !handle.log.facts().persisted)
+            .map(|handle| handle.id.to_string())
+            .collect()
+    }
+
+    /// Ends when nothing goes on in any session.
+    pub async fn until_idle(&self) {
+        loop {
+            let busy = self.handles().into_iter().find(|handle| *handle.status.borrow() != Status::Idle);
+            let Some(mut busy) = busy else { return };
+            // An error: that session is gone, the next may be busy.
+            let _ = busy.status.wait_for(|status| *status == Status::Idle).await;
+        }
+    }
+
+    pub fn counts(&self) -> SessionCounts {
+        SessionCounts {
+            open: self.handles().len() as u64,
+            running: self.running().len() as u64,
+            memory_only: self.memory_only().len() as u64,
+        }
+    }
+
+    /// Aborts what goes on everywhere and waits until all is written.
+    pub async fn stop(&self) {
+        self.stopping.store(true, Ordering::Release);
+        let handles = self.handles();
+        let mut closing: Vec<_> = vec![];
+        for handle in &handles {
+            let (done, closed) = oneshot::channel();
+            if handle.mailbox.send(Message::Stop(done)).await.is_ok() {
+                closing.push(closed);
+            }
+        }
+        for closed in closing {
+            let _ = closed.await;
+        }
+    }
+
+    fn refuse_when_stopping(&self) -> Result<(), ApiError> {
+        match self.stopping.load(Ordering::Acquire) {
+            true => Err(ApiError::new(ErrorKind::ShuttingDown, "The daemon is shutting down; start it again.")),
+            false => Ok(()),
+        }
+    }
+}
+
+fn list_cursor(text: &str) -> Result<(&str, &str), ApiError> {
+    text.split_once('|').ok_or_else(|| ApiError::invalid_params("cursor: none that was given; begin without a cursor"))
+}
+
+/// A path as parameters give it.
+pub fn absolute(path: &str) -> Result<PathBuf, ApiError> {
+    match Path::new(path).is_absolute() {
+        true => Ok(PathBuf::from(path)),
+        false => Err(ApiError::invalid_params(format!(
+            "path: {path:?} is not absolute; the daemon's directory is not yours"
+        ))),
+    }
+}
+
+/// File work, away from the threads that serve connections.
+pub async fn blocking<R: Send + 'static>(work: impl FnOnce() -> R + Send + 'static) -> Result<R, ApiError> {
+    tokio::task::spawn_blocking(work)
+        .await
+        .map_err(|_| ApiError::internal("A part of the daemon failed; its log says more."))
+}
+
+/// A work directory as it is kept: absolute, links resolved; one that is gone is compared as text.
+pub fn canonical(path: &str) -> Result<String, ApiError> {
+    if !Path::new(path).is_absolute() {
+        return Err(ApiError::invalid_params(format!(
+            "workDir: {path:?} is not absolute; the daemon's directory is not yours"
+        )));
+    }
+    match std::fs::canonicalize(path) {
+        Ok(real) => real.into_os_string().into_string().map_err(|_| {
+            ApiError::invalid_params("workDir: its real path is not UTF-8, which a session file cannot hold")
+        }),
+        Err(_) => Ok(tidy(path)),
+    }
+}
+
+fn tidy(path: &str) -> String {
+    let mut parts: Vec<&str> = vec![];
+    for part in path.split('/') {
+        match part {
+            "" | "." => {}
+            ".." => {
+                parts.pop();
+            }
+            part => parts.push(part),
+        }
+    }
+    format!("/{}", parts.join("/"))
+}
+
+/// As `canonical`, and it must be there.
+pub fn canonical_dir(path: &str) -> Result<String, ApiError> {
+    let dir = canonical(path)?;
+    match Path::new(&dir).is_dir() {
+        true => Ok(dir),
+        false => Err(ApiError::new(
+            ErrorKind::WorkDirNotFound,
+            format!("There is no directory {path}; make it, or name another work directory."),
+        )),
+    }
+}

@@ -1,0 +1,451 @@
+//! What lies in the session directory: which file has which id, and what lists show of it.
+//!
+//! The directory is looked at each time; a file is read again only when its size or time changed. Of a large one a
+//! list reads the beginning and the end; the rest follows in the background (see [`super::listing`]). All of it is
+//! kept in `.kli-list`, a cache.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::io::Write;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use kli_protocol::api::Unreadable;
+use kli_protocol::record::{Base, Header};
+use serde::{Deserialize, Serialize};
+
+use super::disk::{Disk, Locking};
+use super::medium::{Lost, Medium};
+use super::scan::{self, Head, Source, Warnings};
+use super::{Facts, StoreError, medium, names};
+use crate::tree::{Index, Ix, json, line};
+
+/// What one file of the directory is.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Summary {
+    pub facts: Facts,
+    /// Only the beginning and the end of the file were read.
+    pub glanced: bool,
+    /// As the header says: an id, or a path.
+    pub parent_session: Option<String>,
+    pub base: Option<Base>,
+    pub migrated_from: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Stamp {
+    size: u64,
+    mtime: (i64, i64),
+    inode: u64,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Known {
+    stamp: Stamp,
+    what: Result<Summary, String>,
+}
+
+#[derive(Default)]
+pub struct Catalog {
+    files: BTreeMap<PathBuf, Known>,
+    /// Deleted and not removed yet, since forks may need them.
+    deleted: BTreeMap<PathBuf, Known>,
+    /// The file that has an id, and the files that claim one in vain.
+    owners: HashMap<String, PathBuf>,
+    vain: BTreeMap<PathBuf, String>,
+    /// Whether `.kli-list` was looked for, and what it lacks by now.
+    loaded: bool,
+    unsaved: usize,
+}
+
+/// Of a larger file a list reads only the beginning and the end.
+const GLANCE_ABOVE: u64 = 512 * 1024;
+/// How much of each.
+const WINDOW: u64 = 64 * 1024;
+/// After so many changes `.kli-list` is written even if nobody stops.
+const SAVE_AFTER: usize = 64;
+
+const LIST: &str = ".kli-list";
+const DELETED: &str = "jsonl.deleted";
+
+impl Catalog {
+    /// Looks at the directory again. Files of `live` sessions are known better by those.
+    pub fn refresh(&mut self, dir: &Path, live: &HashSet<PathBuf>) {
+        if !std::mem::replace(&mut self.loaded, true) {
+            self.load(dir);
+        }
+        let mut seen = BTreeSet::new();
+        let mut changed = false;
+        for (path, stamp) in session_files(dir) {
+            let files = if is_deleted(&path) { &mut self.deleted } else { &mut self.files };
+            let known = files.get(&path);
+            let as_it_was = |known: &Known| known.stamp == stamp || known.what.is_ok() && live.contains(&path);
+            if !known.is_some_and(as_it_was) {
+                let what = summary(&path, stamp.size);
+                files.insert(path.clone(), Known { stamp, what });
+                changed = true;
+                self.unsaved += 1;
+            }
+            seen.insert(path);
+        }
+        let before = self.files.len() + self.deleted.len();
+        self.files.retain(|path, _| seen.contains(path));
+        self.deleted.retain(|path, _| seen.contains(path));
+        if changed || before != self.files.len() + self.deleted.len() {
+            self.assign();
+        }
+        if self.unsaved >= SAVE_AFTER {
+            self.save(dir);
+        }
+    }
+
+    /// A file that was only glanced at.
+    pub fn glanced(&self) -> Option<(PathBuf, Stamp)> {
+        let glanced = |known: &Known| known.what.as_ref().is_ok_and(|summary| summary.glanced);
+        self.files.iter().find(|(_, known)| glanced(known)).map(|(path, known)| (path.clone(), known.stamp))
+    }
+
+    /// What a file that was glanced at really holds, if it is still the same.
+    pub fn complete(&mut self, path: PathBuf, stamp: Stamp, what: Result<Summary, String>) {
+        if let Some(known) = self.files.get_mut(&path)
+            && known.stamp == stamp
+        {
+            known.what = what;
+            self.unsaved += 1;
+            self.assign();
+        }
+    }
+
+    fn load(&mut self, dir: &Path) {
+        let Ok(text) = std::fs::read_to_string(dir.join(LIST)) else { return };
+        for line in text.lines() {
+            if let Ok((path, known)) = serde_json::from_str::<(PathBuf, Known)>(line) {
+                let files = if is_deleted(&path) { &mut self.deleted } else { &mut self.files };
+                files.insert(path, known);
+            }
+        }
+        self.assign();
+    }
+
+    /// Writes `.kli-list`, where something is new; a failure costs time at the next start and nothing else.
+    pub fn save(&mut self, dir: &Path) {
+        if self.unsaved == 0 {
+            return;
+        }
+        self.unsaved = 0;
+        let write = || -> std::io::Result<()> {
+            let part = dir.join(format!("{LIST}.part"));
+            let file = std::fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&part)?;
+            let mut out = std::io::BufWriter::new(file);
+            for entry in self.files.iter().chain(&self.deleted) {
+                serde_json::to_writer(&mut out, &entry)?;
+                out.write_all(b"\n")?;
+            }
+            out.into_inner().map_err(std::io::IntoInnerError::into_error)?;
+            std::fs::rename(part, dir.join(LIST))
+        };
+        if let Err(e) = write() {
+            tracing::debug!("{LIST} could not be written: {e}");
+        }
+    }
+
+    /// Which file has an id that several claim: not one that was migrated from, then the one named after it, then
+    /// the first.
+    fn assign(&mut self) {
+        let readable = |known: &Known| known.what.as_ref().ok().cloned();
+        let mut claims: BTreeMap<String, Vec<(PathBuf, Summary)>> = BTreeMap::new();
+        for (path, known) in &self.files {
+            if let Some(summary) = readable(known) {
+                claims.entry(summary.facts.id.clone()).or_default().push((path.clone(), summary));
+            }
+        }
+        self.owners.clear();
+        self.vain.clear();
+        for (id, mut files) in claims {
+            let old: Vec<PathBuf> = files
+                .iter()
+                .filter_map(|(path, summary)| Some(path.with_file_name(summary.migrated_from.as_ref()?)))
+                .collect();
+            let migrated = |path: &PathBuf, summary: &Summary| summary.migrated_from.is_none() && old.contains(path);
+            let hidden: Vec<PathBuf> =
+                files.iter().filter(|(path, s)| migrated(path, s)).map(|(path, _)| path.clone()).collect();
+            files.retain(|(path, _)| !hidden.contains(path));
+            let ending = format!("_{id}.jsonl");
+            let named = |path: &Path| path.file_name().is_some_and(|name| name.to_string_lossy().ends_with(&ending));
+            let Some(owner) = files.iter().find(|(path, _)| named(path)).or(files.first()).map(|(p, _)| p.clone())
+            else {
+                continue;
+            };
+            for (path, _) in files.into_iter().filter(|(path, _)| *path != owner) {
+                self.vain.insert(path, format!("same id as {}", owner.display()));
+            }
+            for path in hidden {
+                self.vain.insert(path, String::new());
+            }
+            self.owners.insert(id, owner);
+        }
+    }
+
+    pub fn path_of(&self, id: &str) -> Option<&PathBuf> {
+        self.owners.get(id)
+    }
+
+    /// Where the records of a session lie for those that forked from it: deleted ones too.
+    pub fn base_path(&self, id: &str) -> Option<&PathBuf> {
+        let deleted = || self.deleted.iter().find(|(_, known)| known.what.as_ref().is_ok_and(|s| s.facts.id == id));
+        self.path_of(id).or_else(|| deleted().map(|(path, _)| path))
+    }
+
+    /// The file that should be this session and cannot be read.
+    pub fn unreadable_of(&self, id: &str) -> Option<(PathBuf, String)> {
+        let ending = format!("_{id}.jsonl");
+        self.files.iter().find_map(|(path, known)| {
+            let reason = known.what.as_ref().err()?;
+            path.to_string_lossy().ends_with(&ending).then(|| (path.clone(), reason.clone()))
+        })
+    }
+
+    pub fn summaries(&self) -> impl Iterator<Item = &Summary> {
+        let owned = self.owners.values().filter_map(|path| self.files.get(path));
+        owned.filter_map(|known| known.what.as_ref().ok())
+    }
+
+    pub fn summary(&self, id: &str) -> Option<&Summary> {
+        self.files.get(self.owners.get(id)?)?.what.as_ref().ok()
+    }
+
+    pub fn unreadable(&self) -> Vec<Unreadable> {
+        let reason = |(path, known): (&PathBuf, &Known)| match (&known.what, self.vain.get(path)) {
+            (Err(reason), _) => Some((path.clone(), reason.clone())),
+            (_, Some(reason)) if !reason.is_empty() => Some((path.clone(), reason.clone())),
+            _ => None,
+        };
+        let all = self.files.iter().filter_map(reason);
+        all.map(|(path, reason)| Unreadable { path: path.display().to_string(), reason }).collect()
+    }
+
+    /// Deleted files that no other file can need: none while something cannot be read, since it may be a fork.
+    pub fn removable(&self) -> Vec<PathBuf> {
+        let all = || self.files.values().chain(self.deleted.values());
+        if all().any(|known| known.what.is_err()) {
+            return Vec::new();
+        }
+        let needed: BTreeSet<&str> =
+            all().filter_map(|known| Some(known.what.as_ref().ok()?.base.as_ref()?.session.as_str())).collect();
+        let free = |known: &Known| known.what.as_ref().is_ok_and(|s| !needed.contains(s.facts.id.as_str()));
+        self.deleted.iter().filter(|(_, known)| free(known)).map(|(path, _)| path.clone()).collect()
+    }
+}
+
+/// Whether a file is a deleted session.
+pub fn is_deleted(path: &Path) -> bool {
+    path.to_string_lossy().ends_with(DELETED)
+}
+
+/// Where a session goes when it is deleted.
+pub fn deleted_path(path: &Path) -> PathBuf {
+    path.with_extension(DELETED)
+}
+
+/// An id as it is; a path by that file's header, else by its name.
+pub fn parent_id(parent: &str) -> Option<String> {
+    if !parent.contains('/') && !parent.ends_with(".jsonl") {
+        return Some(parent.to_owned());
+    }
+    let path = Path::new(parent);
+    if let Ok(disk) = Disk::open(path, Locking::None)
+        && let Ok(head) = scan::head(&disk, path)
+    {
+        return Some(head.header.id);
+    }
+    let name = path.file_name()?.to_str()?.strip_suffix(".jsonl")?;
+    name.split_once('_').map(|(_, id)| id.to_owned()).filter(|id| names::valid_session_id(id))
+}
+
+/// `*.jsonl` (and deleted ones) in a directory and its direct subdirectories.
+fn session_files(dir: &Path) -> Vec<(PathBuf, Stamp)> {
+    let mut files = Vec::new();
+    let mut directories = vec![(dir.to_owned(), 0)];
+    while let Some((dir, depth)) = directories.pop() {
+        let Ok(entries) = std::fs::read_dir(&dir) else { continue };
+        for entry in entries.flatten() {
+            let path = entry.path();
+            let Ok(kind) = entry.file_type() else { continue };
+            let name = entry.file_name();
+            let name = name.to_string_lossy();
+            if name.ends_with(".jsonl") || name.ends_with(DELETED) {
+                // Through links too: a directory of sessions may be made of them.
+                if let Ok(meta) = std::fs::metadata(&path)
+                    && meta.is_file()
+                {
+                    files.push((path, stamp(&meta)));
+                }
+            } else if depth == 0 && (kind.is_dir() || kind.is_symlink() && path.is_dir()) {
+                directories.push((path, 1));
+            }
+        }
+    }
+    files
+}
+
+fn stamp(meta: &std::fs::Metadata) -> Stamp {
+    Stamp { size: meta.len(), mtime: (meta.mtime(), meta.mtime_nsec()), inode: meta.ino() }
+}
+
+fn summary(path: &Path, size: u64) -> Result<Summary, String> {
+    reasoned(read_summary(path, if size > GLANCE_ABOVE { Extent::Ends } else { Extent::All }, &AtomicBool::new(false)))
+}
+
+/// By reading the whole file, however large; ends early when `stop` is set.
+pub fn full_summary(path: &Path, stop: &AtomicBool) -> Result<Summary, String> {
+    reasoned(read_summary(path, Extent::All, stop))
+}
+
+fn reasoned(summary: super::Result<Summary>) -> Result<Summary, String> {
+    summary.map_err(|e| match e {
+        StoreError::Corrupt { reason, .. } => reason,
+        other => other.to_string(),
+    })
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Extent {
+    All,
+    /// What lies within a window at either end.
+    Ends,
+}
+
+fn read_summary(path: &Path, extent: Extent, stop: &AtomicBool) -> super::Result<Summary> {
+    let disk = Disk::open(path, Locking::None)?;
+    let head = scan::head(&disk, path)?;
+    let mut index = Index::new(0, None);
+    let mut progress = head.progress();
+    let mut warnings = Warnings::default();
+    let failed = |source| StoreError::Io { act: format!("cannot read {}", path.display()), source };
+    let ends = Ends { disk: &disk, stop, extent };
+    let source = Source { medium: &ends, path: Some(path), shape: head.shape };
+    match extent {
+        Extent::All => {
+            scan::records(&source, &mut index, &(), &mut progress, &mut warnings).map_err(failed)?;
+            if head.header.base.is_none() {
+                scan::settle(&mut index, &(), 0, Some(path), &mut warnings);
+            }
+        }
+        Extent::Ends => {
+            let mut ignored = Warnings::default();
+            scan::records(&source, &mut index, &(), &mut progress, &mut ignored).map_err(failed)?;
+            let size = Medium::size(&disk).unwrap_or_default();
+            // The first line there is part of one, and so no record.
+            progress.covered = size.saturating_sub(WINDOW).max(progress.covered);
+            let end = Source { medium: &disk, ..source };
+            scan::records(&end, &mut index, &(), &mut progress, &mut ignored).map_err(failed)?;
+        }
+    }
+    let prompt = |ix: Option<Ix>| {
+        let row = index.row(ix?.0)?;
+        let bytes = medium::read(&disk, row.offset, row.len).ok()?;
+        let text = String::from_utf8(bytes).ok()?;
+        let text = json::without_lone_surrogates(&text);
+        Some(names::shortened(&typed(&text)?))
+    };
+    let tally = index.tally();
+    let (first, last) = (prompt(tally.first_prompt), prompt(tally.last_prompt));
+    let mut facts = header_facts(&head, path);
+    facts.updated_at = match tally.updated_at.is_empty() {
+        true => facts.created_at.clone(),
+        false => tally.updated_at.clone(),
+    };
+    facts.name = tally.name.clone();
+    facts.archived = tally.archived.unwrap_or_default();
+    facts.mode = tally.mode.or(facts.mode);
+    facts.work_dir = tally.work_dir.clone().unwrap_or(facts.work_dir);
+    facts.usage = tally.usage;
+    facts.last_prompt = last;
+    if head.header.base.is_some() {
+        facts.fork_prompt = first;
+    } else {
+        facts.first_prompt = first;
+        facts.entry_count = (extent == Extent::All).then_some(tally.nodes);
+        facts.message_count = (extent == Extent::All).then_some(tally.messages);
+    }
+    // Parents that lie in the base are not missing.
+    facts.warnings = warnings.list;
+    let Header { parent_session, base, migrated_from, .. } = head.header;
+    Ok(Summary { facts, glanced: extent == Extent::Ends, parent_session, base, migrated_from })
+}
+
+/// A file of which only the beginning is shown, or all of it until somebody wants to stop.
+struct Ends<'a> {
+    disk: &'a Disk,
+    stop: &'a AtomicBool,
+    extent: Extent,
+}
+
+impl Medium for Ends<'_> {
+    fn size(&self) -> Result<u64, Lost> {
+        self.disk.size()
+    }
+
+    fn room(&self, _: u64) -> super::Result<()> {
+        Ok(())
+    }
+
+    fn append(&self, _: &[u8]) -> std::io::Result<()> {
+        Err(std::io::ErrorKind::Unsupported.into())
+    }
+
+    fn cut(&self, _: u64) -> std::io::Result<()> {
+        Err(std::io::ErrorKind::Unsupported.into())
+    }
+
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> std::io::Result<usize> {
+        if self.stop.load(Ordering::Relaxed) {
+            return Err(std::io::ErrorKind::Interrupted.into());
+        }
+        let end = match self.extent {
+            Extent::All => u64::MAX,
+            Extent::Ends => WINDOW,
+        };
+        let len = usize::try_from(end.saturating_sub(offset)).unwrap_or(usize::MAX).min(buffer.len());
+        self.disk.read_at(offset, buffer.get_mut(..len).unwrap_or_default())
+    }
+
+    fn sync(&self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+/// The text of a prompt in any of pi's formats.
+fn typed(text: &str) -> Option<String> {
+    let mut fields: serde_json::Map<String, serde_json::Value> = serde_json::from_str(text).ok()?;
+    fields.entry("id").or_insert_with(|| "-".into());
+    line::typed(&serde_json::from_value(serde_json::Value::Object(fields)).ok()?)
+}
+
+/// What a header alone says.
+pub fn header_facts(head: &Head, path: &Path) -> Facts {
+    Facts {
+        id: head.header.id.clone(),
+        work_dir: work_dir(&head.header, path),
+        created_at: head.header.timestamp.clone(),
+        updated_at: head.header.timestamp.clone(),
+        mode: head.header.mode,
+        fork_entry_id: head.header.base.as_ref().map(|base| base.entry.clone()),
+        persisted: true,
+        path: Some(path.to_owned()),
+        read_only: head.newer.clone(),
+        newer_version: head.newer.is_some(),
+        ..Facts::default()
+    }
+}
+
+/// `cwd`, else the directory of the file.
+pub fn work_dir(header: &Header, path: &Path) -> String {
+    match &header.cwd {
+        Some(dir) if !dir.is_empty() => dir.clone(),
+        _ => {
+            let dir = path.parent().unwrap_or(Path::new("/"));
+            dir.canonicalize().unwrap_or_else(|_| dir.to_owned()).display().to_string()
+        }
+    }
+}

@@ -1,0 +1,165 @@
+//! A branch as pi 1.6 wants it: an existing directory, a thinking level, whole usage, every call with its result,
+//! and the last line on the branch.
+
+use std::collections::{HashMap, HashSet};
+use std::io::Write;
+use std::path::Path;
+
+use kli_protocol::record::*;
+use serde_json::{Map, Value, json};
+
+use super::{header, put, serialised};
+use crate::store::log::Log;
+use crate::store::{Ix, Result};
+use crate::tree::json::without_lone_surrogates;
+
+pub fn write(log: &Log, leaf: Option<Ix>, out: &mut dyn Write) -> Result<()> {
+    let mut head = header(log);
+    (head.parent_session, head.mode) = (None, None);
+    if !head.cwd.as_deref().is_some_and(|dir| Path::new(dir).is_dir()) {
+        head.cwd = Some("/".into());
+    }
+    put(out, &serialised(&head)?)?;
+    let branch = log.branch_to(leaf);
+    let facts = log.facts();
+    let mut writer = Writer { log, out, last: None, made: 0 };
+    if let Some(name) = facts.name {
+        writer.make("session_info", &facts.created_at, json!({ "name": name }))?;
+    }
+    let has_level = branch.iter().any(|ix| log.node(*ix).is_some_and(|n| n.kind == Kind::ThinkingLevelChange));
+    let results = results(log, &branch)?;
+    let mut level = has_level;
+    let mut written = HashSet::new();
+    for ix in branch {
+        let Some(node) = log.node(ix) else { continue };
+        // pi finds one before the first message, else adds its own.
+        if !level && !matches!(node.kind, Kind::ModelChange) {
+            level = true;
+            writer.make("thinking_level_change", &facts.created_at, json!({ "thinkingLevel": "off" }))?;
+        }
+        match node.kind {
+            Kind::OptionChange | Kind::Unknown => {}
+            Kind::Message => writer.message(ix, &results, &mut written)?,
+            _ => writer.copy(ix)?,
+        }
+    }
+    if !level {
+        writer.make("thinking_level_change", &facts.created_at, json!({ "thinkingLevel": "off" }))?;
+    }
+    Ok(())
+}
+
+/// Results on the branch by the call that they answer.
+fn results(log: &Log, branch: &[Ix]) -> Result<HashMap<String, Ix>> {
+    let mut results = HashMap::new();
+    for ix in branch {
+        if log.node(*ix).is_some_and(|n| n.role == Some(crate::tree::Role::ToolResult))
+            && let Body::Message(MessageBody { message: Message::ToolResult(result), .. }) = log.record(*ix)?.body
+        {
+            results.entry(result.tool_call_id).or_insert(*ix);
+        }
+    }
+    Ok(results)
+}
+
+struct Writer<'a> {
+    log: &'a Log,
+    out: &'a mut dyn Write,
+    last: Option<String>,
+    made: u32,
+}
+
+impl Writer<'_> {
+    /// A line that pi needs and the session does not have.
+    fn make(&mut self, kind: &str, timestamp: &str, fields: Value) -> Result<()> {
+        let id = loop {
+            let id = format!("{:08x}", self.made);
+            self.made += 1;
+            if self.log.find_whole(&id).is_none() {
+                break id;
+            }
+        };
+        let mut line = json!({ "type": kind, "id": id, "parentId": self.last, "timestamp": timestamp });
+        if let (Value::Object(line), Value::Object(fields)) = (&mut line, fields) {
+            line.extend(fields);
+        }
+        put(self.out, &line.to_string())?;
+        self.last = Some(id);
+        Ok(())
+    }
+
+    fn copy(&mut self, ix: Ix) -> Result<()> {
+        let fields = self.fields(ix)?;
+        self.put(ix, fields)
+    }
+
+    fn fields(&self, ix: Ix) -> Result<Map<String, Value>> {
+        let text = self.log.text(ix)?;
+        serde_json::from_str(&without_lone_surrogates(&text))
+            .map_err(|e| crate::store::StoreError::Other(format!("an entry cannot be exported: {e}")))
+    }
+
+    fn put(&mut self, ix: Ix, mut fields: Map<String, Value>) -> Result<()> {
+        fields.insert("parentId".into(), self.last.clone().map_or(Value::Null, Value::String));
+        put(self.out, &serialised(&fields)?)?;
+        self.last = Some(self.log.id(ix));
+        Ok(())
+    }
+
+    fn message(&mut self, ix: Ix, results: &HashMap<String, Ix>, written: &mut HashSet<String>) -> Result<()> {
+        let mut fields = self.fields(ix)?;
+        let Some(message) = fields.get_mut("message").and_then(Value::as_object_mut) else { return Ok(()) };
+        match message.get("role").and_then(Value::as_str) {
+            // Behind its call, or nowhere.
+            Some("toolResult") => Ok(()),
+            Some("assistant") => {
+                complete(message);
+                let time = fields.get("timestamp").and_then(Value::as_str).unwrap_or_default().to_owned();
+                self.put(ix, fields)?;
+                let Body::Message(MessageBody { message: Message::Assistant(answer), .. }) = self.log.record(ix)?.body
+                else {
+                    return Ok(());
+                };
+                for call in answer.content.tool_calls().filter(|call| written.insert(call.id.clone())) {
+                    match results.get(&call.id) {
+                        Some(result) => self.copy(*result)?,
+                        None => self.make("message", &time, unanswered(call, answer.timestamp))?,
+                    }
+                }
+                Ok(())
+            }
+            _ => self.put(ix, fields),
+        }
+    }
+}
+
+fn unanswered(call: &ToolCallBlock, timestamp: u64) -> Value {
+    let content = json!([{ "type": "text", "text": "This call was not carried out." }]);
+    json!({ "message": { "role": "toolResult", "toolCallId": call.id, "toolName": call.name, "content": content,
+        "isError": true, "timestamp": timestamp } })
+}
+
+/// Fields that pi reads without asking whether they are there.
+fn complete(message: &mut Map<String, Value>) {
+    let content = message.remove("content").unwrap_or_default();
+    let content = match content {
+        Value::String(text) => json!([{ "type": "text", "text": text }]),
+        Value::Array(blocks) => Value::Array(blocks),
+        _ => json!([]),
+    };
+    let usage = message.get("usage").and_then(|usage| serde_json::from_value::<Usage>(usage.clone()).ok());
+    let usage = serde_json::to_value(usage.unwrap_or_default()).unwrap_or_default();
+    let calls =
+        content.as_array().is_some_and(|blocks| blocks.iter().any(|b| b.get("type") == Some(&json!("toolCall"))));
+    for (name, value) in [
+        ("api", json!("openai-completions")),
+        ("provider", json!("unknown")),
+        ("model", json!("unknown")),
+        ("stopReason", json!(if calls { "toolUse" } else { "stop" })),
+        ("timestamp", json!(0)),
+    ] {
+        message.entry(name).or_insert(value);
+    }
+    message.insert("content".into(), content);
+    message.insert("usage".into(), usage);
+}

@@ -1,0 +1,453 @@
+//! Reads a session's lines into its index, whatever state the file is in: damage costs the damaged line and a
+//! warning, nothing else.
+
+use std::io;
+use std::ops::{ControlFlow, Range};
+use std::path::Path;
+use std::sync::mpsc::sync_channel;
+
+use kli_protocol::api::Warning;
+use kli_protocol::record::{Header, HeaderKind, KLI_SESSION_VERSION, SESSION_VERSION};
+use memchr::{memchr, memrchr};
+use serde_json::Value;
+
+use super::medium::Medium;
+use super::{Result, StoreError};
+use crate::tree::line::{self, NoRecord};
+use crate::tree::{Above, Index, Ix, Note, Place, Pushed, json};
+
+/// How much is read at a time.
+const BLOCK: usize = 512 * 1024;
+const PAGE: usize = 4096;
+/// From this size on a second thread helps; so many blocks are read ahead for it.
+const THREADED: u64 = 8 << 20;
+const AHEAD: usize = 4;
+/// A longer line is no record.
+const LINE: usize = 512 * 1024 * 1024;
+/// A header must be within this.
+const HEADER: usize = 1024 * 1024;
+/// So many warnings of a file are kept.
+const WARNINGS: usize = 100;
+
+/// The format of a file's records.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shape {
+    /// pi's first: no ids, each line follows the one before.
+    V1,
+    /// pi's second: read as the third, but not written.
+    V2,
+    V3,
+}
+
+/// The beginning of a session file.
+#[derive(Clone, Debug)]
+pub struct Head {
+    pub header: Header,
+    pub shape: Shape,
+    /// Written by a newer version: says so.
+    pub newer: Option<String>,
+    /// Where the records begin.
+    pub end: u64,
+    /// The header is all there is, and has no LF.
+    pub unclosed: bool,
+}
+
+impl Head {
+    /// Read up to here.
+    pub fn progress(&self) -> Progress {
+        let tail = if self.unclosed { Tail::Unclosed } else { Tail::Clean };
+        Progress { covered: self.end, tail, ..Progress::default() }
+    }
+}
+
+/// How a file ends.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Tail {
+    #[default]
+    Clean,
+    /// The last record is whole and has no LF.
+    Unclosed,
+    /// Part of a line lies behind the last record.
+    Torn,
+}
+
+/// How far a medium was read.
+#[derive(Clone, Debug, Default)]
+pub struct Progress {
+    /// Bytes up to the end of the last line that counts.
+    pub covered: u64,
+    pub tail: Tail,
+    /// Lines after the header: they number the records of pi's first format.
+    pub lines: u32,
+    /// The id of the last record, its successor's parent in pi's first format.
+    pub last_id: Option<String>,
+}
+
+/// What was odd about a file; of many of them the first.
+#[derive(Clone, Debug, Default)]
+pub struct Warnings {
+    pub list: Vec<Warning>,
+    pub more: usize,
+}
+
+impl Warnings {
+    pub fn add(&mut self, kind: &str, message: String, path: Option<&Path>, offset: Option<u64>) {
+        if self.list.len() >= WARNINGS {
+            self.more += 1;
+            return;
+        }
+        let path = path.map(|p| p.display().to_string());
+        self.list.push(Warning { kind: kind.to_owned(), message, path, offset });
+    }
+}
+
+/// Where a line lies in a block.
+struct Line {
+    /// Without white space around it, and a BOM in front.
+    text: Range<usize>,
+    /// With its LF.
+    end: usize,
+    closed: bool,
+    /// Whether it is a JSON object, and its checksum.
+    object: bool,
+    crc: u32,
+}
+
+/// Whole lines from one place of the file. The lines of a block are checked by whoever has time to.
+struct Block {
+    buffer: Vec<u8>,
+    used: Range<usize>,
+    /// Of the first byte used.
+    offset: u64,
+    lines: Vec<Line>,
+}
+
+impl Block {
+    fn bytes(&self) -> &[u8] {
+        self.buffer.get(self.used.clone()).unwrap_or_default()
+    }
+
+    fn check(&mut self) {
+        let mut lines = std::mem::take(&mut self.lines);
+        lines.clear();
+        let bytes = self.bytes();
+        let mut start = 0;
+        while start < bytes.len() {
+            let rest = bytes.get(start..).unwrap_or_default();
+            let length = memchr(b'\n', rest);
+            let line = rest.get(..length.unwrap_or(rest.len())).unwrap_or_default();
+            let end = start + length.map_or(rest.len(), |length| length + 1);
+            let bom = if self.offset == 0 && start == 0 { line.strip_prefix(BOM) } else { None };
+            let front = bom.unwrap_or(line).trim_ascii_start();
+            let from = start + line.len() - front.len();
+            let text = front.trim_ascii_end();
+            let object = text.len() < LINE && json::is_object(text);
+            let crc = if object { crc32fast::hash(text) } else { 0 };
+            lines.push(Line { text: from..from + text.len(), end, closed: length.is_some(), object, crc });
+            start = end;
+        }
+        self.lines = lines;
+    }
+}
+
+const BOM: &[u8] = b"\xef\xbb\xbf";
+
+/// Reads blocks of whole lines, each into a buffer so that pages of the file come to lie on pages of memory: that
+/// copies several times as fast.
+struct Blocks<'a> {
+    medium: &'a dyn Medium,
+    at: u64,
+    /// The beginning of a line whose end was not read yet.
+    carried: Vec<u8>,
+    size: usize,
+    done: bool,
+}
+
+impl<'a> Blocks<'a> {
+    fn new(medium: &'a dyn Medium, from: u64, size: usize) -> Blocks<'a> {
+        Blocks { medium, at: from, carried: Vec::new(), size, done: false }
+    }
+
+    /// `spare`: a block that is not needed any more.
+    fn next(&mut self, spare: Option<Block>) -> io::Result<Option<Block>> {
+        if self.done {
+            return Ok(None);
+        }
+        let (mut buffer, lines) = spare.map_or_else(Default::default, |block| (block.buffer, block.lines));
+        let misplaced = (self.at % PAGE as u64) as usize;
+        // A long line is read in ever larger blocks, or its beginning would be copied again and again.
+        let size = self.size.max(self.carried.len() / PAGE * PAGE);
+        let room = self.carried.len() + 2 * PAGE + size;
+        if buffer.len() < room {
+            buffer = vec![0; room.max(size + 64 * 1024)];
+        }
+        let front = self.carried.len() + PAGE;
+        let data = front + buffer.as_ptr().wrapping_add(front).align_offset(PAGE) + misplaced;
+        let start = data - self.carried.len();
+        let wanted = size - misplaced;
+        if data + wanted > buffer.len() {
+            buffer.resize(data + wanted, 0);
+        }
+        let Some(carried) = buffer.get_mut(start..data) else {
+            return Err(io::Error::other("a read buffer is too small"));
+        };
+        carried.copy_from_slice(&self.carried);
+        self.carried.clear();
+        let n = self.medium.read_at(self.at, buffer.get_mut(data..data + wanted).unwrap_or_default())?;
+        let offset = self.at - (data - start) as u64;
+        self.at += n as u64;
+        self.done = n < wanted;
+        let mut used = start..data + n;
+        if !self.done {
+            let read = buffer.get(data..used.end).unwrap_or_default();
+            let whole = memrchr(b'\n', read).map_or(start, |last| data + last + 1);
+            let carried = buffer.get(whole..used.end).unwrap_or_default();
+            if carried.len() > LINE {
+                // No record: only that there is a line is kept, and it must not look like one.
+                self.carried.push(0);
+                self.carried.extend_from_slice(carried.get(carried.len() - PAGE + 1..).unwrap_or_default());
+            } else {
+                self.carried.extend_from_slice(carried);
+            }
+            used.end = whole;
+        }
+        Ok(Some(Block { buffer, used, offset, lines }))
+    }
+}
+
+/// Calls `each` with every block, its lines checked. Of a large file the checking is done by a second thread, while
+/// this one reads and takes in.
+fn blocks(medium: &dyn Medium, from: u64, mut each: impl FnMut(&Block) -> ControlFlow<()>) -> io::Result<()> {
+    let mut blocks = Blocks::new(medium, from, BLOCK);
+    let size = medium.size().unwrap_or_default();
+    if size.saturating_sub(from) < THREADED {
+        let mut spare = None;
+        while let Some(mut block) = blocks.next(spare.take())? {
+            block.check();
+            if each(&block).is_break() {
+                break;
+            }
+            spare = Some(block);
+        }
+        return Ok(());
+    }
+    std::thread::scope(|scope| {
+        let (to_check, unchecked) = sync_channel::<Block>(AHEAD);
+        let (to_take, checked) = sync_channel::<Block>(AHEAD);
+        scope.spawn(move || {
+            for mut block in unchecked {
+                block.check();
+                if to_take.send(block).is_err() {
+                    return;
+                }
+            }
+        });
+        let mut spare = Vec::new();
+        let mut ahead = 0;
+        loop {
+            while ahead < AHEAD
+                && let Some(block) = blocks.next(spare.pop())?
+            {
+                if to_check.send(block).is_err() {
+                    return Ok(());
+                }
+                ahead += 1;
+            }
+            if ahead == 0 {
+                return Ok(());
+            }
+            let Ok(block) = checked.recv() else { return Ok(()) };
+            ahead -= 1;
+            if each(&block).is_break() {
+                return Ok(());
+            }
+            spare.push(block);
+        }
+    })
+}
+
+/// Reads the header. A file without one is refused with a reason; nothing is changed about it.
+pub fn head(medium: &dyn Medium, path: &Path) -> Result<Head> {
+    let failed = |source| StoreError::Io { act: format!("cannot read {}", path.display()), source };
+    let found = first_line(medium).map_err(failed)?;
+    let corrupt = |reason: &str| StoreError::Corrupt { path: path.to_owned(), reason: reason.into(), offset: Some(0) };
+    let (bytes, end, closed) = found.ok_or_else(|| corrupt("is empty"))?;
+    let no_header = || corrupt("does not begin with a session header");
+    let text = std::str::from_utf8(&bytes).map_err(|_| no_header())?;
+    let text = json::without_lone_surrogates(text);
+    let header = match serde_json::from_str::<Header>(&text) {
+        Ok(header) => header,
+        Err(_) => newer_header(&text).ok_or_else(no_header)?,
+    };
+    if header.id.is_empty() {
+        return Err(corrupt("has a session header without an id"));
+    }
+    let known = match header.kind {
+        HeaderKind::Session => SESSION_VERSION,
+        HeaderKind::KliSession => KLI_SESSION_VERSION,
+    };
+    let newer = (header.version > known).then(|| {
+        format!("{} was written by a newer version or another program (version {})", path.display(), header.version)
+    });
+    let shape = match (header.kind, header.version) {
+        (HeaderKind::Session, 0 | 1) => Shape::V1,
+        (HeaderKind::Session, 2) => Shape::V2,
+        _ => Shape::V3,
+    };
+    Ok(Head { header, shape, newer, end, unclosed: !closed })
+}
+
+/// The first line that is not blank, where it ends, and whether by LF.
+fn first_line(medium: &dyn Medium) -> io::Result<Option<(Vec<u8>, u64, bool)>> {
+    let mut blocks = Blocks::new(medium, 0, PAGE);
+    let mut spare = None;
+    while let Some(mut block) = blocks.next(spare.take())? {
+        block.check();
+        if let Some(line) = block.lines.iter().find(|line| !line.text.is_empty()) {
+            let bytes = block.bytes().get(line.text.clone()).unwrap_or_default();
+            return Ok(Some((bytes.to_vec(), block.offset + line.end as u64, line.closed)));
+        }
+        if blocks.carried.len() > HEADER {
+            return Ok(Some((Vec::new(), 0, false)));
+        }
+        spare = Some(block);
+    }
+    Ok(None)
+}
+
+/// A header of a version that may have changed its fields: only what every version must have.
+fn newer_header(text: &str) -> Option<Header> {
+    let value: Value = serde_json::from_str(text).ok()?;
+    let string = |name: &str| value.get(name).and_then(Value::as_str).map(str::to_owned);
+    let (kind, known) = match string("type")?.as_str() {
+        "session" => (HeaderKind::Session, SESSION_VERSION),
+        "kli_session" => (HeaderKind::KliSession, KLI_SESSION_VERSION),
+        _ => return None,
+    };
+    let version = value.get("version").and_then(Value::as_u64).filter(|v| *v > known)?;
+    Some(Header {
+        kind,
+        version,
+        id: string("id")?,
+        timestamp: string("timestamp").unwrap_or_default(),
+        cwd: string("cwd"),
+        parent_session: None,
+        mode: None,
+        base: None,
+        migrated_from: None,
+    })
+}
+
+/// Where records are read from and what is told about them.
+pub struct Source<'a> {
+    pub medium: &'a dyn Medium,
+    pub path: Option<&'a Path>,
+    pub shape: Shape,
+}
+
+/// Reads all lines behind `progress.covered` into the index.
+pub fn records(
+    source: &Source<'_>,
+    index: &mut Index,
+    above: &dyn Above,
+    progress: &mut Progress,
+    warnings: &mut Warnings,
+) -> io::Result<Vec<Ix>> {
+    let mut taken = Vec::new();
+    blocks(source.medium, progress.covered, |block| {
+        let mut reader = Reader { source, index, above, progress, warnings, taken: &mut taken };
+        for line in &block.lines {
+            if reader.take(block, line).is_break() {
+                return ControlFlow::Break(());
+            }
+        }
+        ControlFlow::Continue(())
+    })?;
+    Ok(taken)
+}
+
+struct Reader<'a> {
+    source: &'a Source<'a>,
+    index: &'a mut Index,
+    above: &'a dyn Above,
+    progress: &'a mut Progress,
+    warnings: &'a mut Warnings,
+    taken: &'a mut Vec<Ix>,
+}
+
+impl Reader<'_> {
+    fn take(&mut self, block: &Block, line: &Line) -> ControlFlow<()> {
+        self.progress.lines = self.progress.lines.saturating_add(1);
+        let offset = block.offset + line.text.start as u64;
+        let end = block.offset + line.end as u64;
+        let bytes = block.bytes().get(line.text.clone()).unwrap_or_default();
+        if !line.closed && !line.object {
+            if bytes.is_empty() {
+                self.progress.covered = end;
+                self.progress.tail = Tail::Unclosed;
+            } else {
+                self.progress.tail = Tail::Torn;
+                self.warn("tornTail", "the last line is cut off and left out: it begins", offset);
+            }
+            return ControlFlow::Break(());
+        }
+        self.progress.covered = end;
+        self.progress.tail = if line.closed { Tail::Clean } else { Tail::Unclosed };
+        let read = match self.source.shape {
+            _ if !line.object => Err(NoRecord::Damaged),
+            // The header is line 1.
+            Shape::V1 => {
+                let id = format!("{:08x}", self.progress.lines + 1);
+                line::read_v1(bytes, id, self.progress.last_id.clone())
+            }
+            Shape::V2 | Shape::V3 => line::read_object(bytes),
+        };
+        match read {
+            Ok(record) => self.push(&record, Place { offset, len: bytes.len() as u32, crc: line.crc }),
+            Err(_) if bytes.is_empty() => {}
+            Err(NoRecord::Damaged) => self.warn("badLine", "a line that is not a JSON object is left out", offset),
+            Err(NoRecord::NoId) => self.warn("noId", "a record without an id is left out", offset),
+            Err(NoRecord::NoType) => self.warn("noType", "a record without a type is left out", offset),
+            Err(NoRecord::Header) => {}
+        }
+        ControlFlow::Continue(())
+    }
+
+    fn push(&mut self, record: &line::Line<'_>, place: Place) {
+        match self.index.push(record, place, self.above) {
+            Pushed::Node(ix) => {
+                self.taken.push(ix);
+                if self.source.shape == Shape::V1 {
+                    self.progress.last_id = Some(record.id.clone().into_owned());
+                }
+            }
+            Pushed::Duplicate => {
+                let what = format!("a second record with the id {} is left out", record.id);
+                self.warn("duplicateId", &what, place.offset);
+            }
+            Pushed::Full => self.warn("badLine", "a record too many is left out", place.offset),
+        }
+    }
+
+    fn warn(&mut self, kind: &str, what: &str, offset: u64) {
+        self.warnings.add(kind, format!("{what} at byte {offset}"), self.source.path, Some(offset));
+    }
+}
+
+/// Ties up what pointed forward, and tells of what stays odd among the records from `from` on.
+pub fn settle(index: &mut Index, above: &dyn Above, from: u32, path: Option<&Path>, warnings: &mut Warnings) {
+    for note in index.settle(above) {
+        let (kind, ix, what) = match &note {
+            Note::Missing { ix, parent } => {
+                ("missingParent", ix.0, format!("is not connected: its parent {parent} does not exist"))
+            }
+            Note::Cycle { ix } => ("cycle", ix.0, "lies in a circle of parents, which is cut there".to_owned()),
+        };
+        if ix < from {
+            continue;
+        }
+        let offset = index.row(ix).map(|row| row.offset);
+        let id = index.id(ix).unwrap_or_default();
+        warnings.add(kind, format!("entry {id} {what}"), path, offset);
+    }
+}

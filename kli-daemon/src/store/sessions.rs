@@ -1,0 +1,719 @@
+//! All sessions of one daemon: made, opened, forked, listed, deleted.
+
+use std::collections::{HashMap, HashSet};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use kli_protocol::api::Unreadable;
+use kli_protocol::record::{Base, Header, HeaderKind, KLI_SESSION_VERSION, SESSION_VERSION};
+
+use super::catalog::{self, Catalog, Summary};
+use super::disk::{self, Disk, Locking};
+use super::last::{Last, Used};
+use super::listing::Lister;
+use super::log::{Home, Log, Placed, Shared, Start};
+use super::medium::Budget;
+use super::scan::{self, Head, Source};
+use super::sync::Syncer;
+use super::write::{file_below, put_header};
+use super::{Durability, Facts, Filter, Ix, NewSession, Result, StoreError, StoreSettings, names};
+use crate::clock::{parse_rfc3339, rfc3339};
+
+/// All sessions of one daemon.
+pub struct Store {
+    dir: Option<PathBuf>,
+    shared: Arc<Shared>,
+    /// Open sessions by id, those outside the directory by path too. Mutexes, here and below, since connections ask
+    /// for sessions side by side and none of these has an owner to send to; each is held for look-ups only, but a
+    /// slot's own, which keeps two from opening one session at once.
+    slots: Mutex<HashMap<String, Arc<Slot>>>,
+    /// Sessions without files, which live as long as the daemon.
+    memory: Mutex<HashMap<String, Arc<Log>>>,
+    /// Ids that were deleted and must not be given again.
+    gone: Mutex<HashSet<String>>,
+    catalog: Arc<Mutex<Catalog>>,
+    /// Reads ahead for lists; none without a directory.
+    lister: Option<Lister>,
+    last: Mutex<Last>,
+}
+
+#[derive(Default)]
+struct Slot {
+    log: Mutex<Weak<Log>>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Store {
+    /// `session_dir`: none keeps all sessions in memory. The caller holds the directory's lock.
+    pub fn new(session_dir: Option<&Path>, settings: StoreSettings) -> Result<Arc<Store>> {
+        if let Some(dir) = session_dir {
+            make_dir(dir)?;
+        }
+        let dir = session_dir.map(|dir| dir.canonicalize().unwrap_or_else(|_| dir.to_owned()));
+        let no_thread = |source| StoreError::Io { act: "cannot start a thread".into(), source };
+        let syncer = Syncer::start().map_err(no_thread)?;
+        let shared = Shared { syncer, durability: settings.durability, budget: Budget::new(settings.max_memory_bytes) };
+        let catalog = Arc::<Mutex<Catalog>>::default();
+        let lister = dir.clone().map(|dir| Lister::start(dir, catalog.clone())).transpose().map_err(no_thread)?;
+        Ok(Arc::new(Store {
+            last: Mutex::new(Last::load(dir.as_deref())),
+            dir,
+            shared: Arc::new(shared),
+            slots: Mutex::default(),
+            memory: Mutex::default(),
+            gone: Mutex::default(),
+            catalog,
+            lister,
+        }))
+    }
+
+    pub fn session_dir(&self) -> Option<&Path> {
+        self.dir.as_deref()
+    }
+
+    /// Bytes that the records of sessions without files take.
+    pub fn memory_bytes(&self) -> u64 {
+        self.shared.budget.used()
+    }
+
+    pub fn create(self: &Arc<Self>, new: NewSession) -> Result<Arc<Log>> {
+        let header = self.header(&new, HeaderKind::Session)?;
+        let home = if new.persist { Home::Dir } else { Home::Memory };
+        let planned = match (new.persist, &self.dir) {
+            (true, Some(dir)) => Some(file_below(dir, &new.work_dir, &header)),
+            (true, None) => {
+                return Err(StoreError::Other("there is no sessionDir to keep a session in".into()));
+            }
+            (false, _) => None,
+        };
+        let start = Start { header, home, work_dir: new.work_dir, parent_session: new.parent_session, base: None };
+        let log = Log::new(start, self.shared.clone());
+        log.write().planned = planned;
+        self.keep(Arc::new(log))
+    }
+
+    /// By the whole id.
+    pub fn open(self: &Arc<Self>, id: &str) -> Result<Arc<Log>> {
+        if let Some(log) = self.live(id) {
+            return Ok(log);
+        }
+        // A file that is known needs no look at the whole directory.
+        let known = lock(&self.catalog).path_of(id).cloned();
+        if let Some(path) = known
+            && let Ok(log) = self.load(&path, Locking::None)
+            && log.id == id
+        {
+            return Ok(log);
+        }
+        let path = {
+            let mut catalog = self.refreshed();
+            match catalog.path_of(id) {
+                Some(path) => path.clone(),
+                None => return Err(missing(&mut catalog, id)),
+            }
+        };
+        self.load(&path, Locking::None)
+    }
+
+    /// A file where it lies: under its own lock when outside `session_dir`.
+    pub fn open_path(self: &Arc<Self>, path: &Path) -> Result<Arc<Log>> {
+        let path = path.canonicalize().map_err(|source| match source.kind() {
+            std::io::ErrorKind::NotFound => StoreError::SessionNotFound(path.display().to_string()),
+            _ => StoreError::Io { act: format!("cannot open {}", path.display()), source },
+        })?;
+        let home = if self.is_inside(&path) { Home::Dir } else { Home::Outside };
+        if home == Home::Dir {
+            let catalog = self.refreshed();
+            let id = catalog.summaries().find(|s| s.facts.path.as_deref() == Some(&path)).map(|s| s.facts.id.clone());
+            let reason = catalog.unreadable().into_iter().find(|u| Path::new(&u.path) == path).map(|u| u.reason);
+            drop(catalog);
+            if let Some(id) = id {
+                return self.open(&id);
+            }
+            if let Some(reason) = reason {
+                return Err(StoreError::Corrupt { path, reason, offset: None });
+            }
+        }
+        self.load(&path, if home == Home::Dir { Locking::None } else { Locking::Own })
+    }
+
+    /// A file to read from only: not locked, so that it may be open elsewhere.
+    pub(super) fn peek(self: &Arc<Self>, path: &Path) -> Result<Arc<Log>> {
+        let path = path.canonicalize().map_err(|_| StoreError::SessionNotFound(path.display().to_string()))?;
+        match self.is_inside(&path) {
+            true => self.open_path(&path),
+            false => self.load(&path, Locking::None),
+        }
+    }
+
+    /// Takes back a session that was not wholly made.
+    pub(super) fn discard(&self, id: &str) {
+        let Some(log) = self.live(id) else { return };
+        log.close("this session was not wholly made");
+        if let Some(path) = log.path() {
+            let _ = std::fs::remove_file(path);
+        }
+        lock(&self.memory).remove(id);
+        lock(&self.slots).remove(id);
+    }
+
+    /// A session whose branch ends with `at`: a header with a base, no copy.
+    pub fn fork(self: &Arc<Self>, source: &Arc<Log>, at: Ix, new: NewSession) -> Result<Arc<Log>> {
+        if source.read().newer {
+            let reason = source.read().read_only.clone().unwrap_or_default();
+            return Err(StoreError::ReadOnly { reason });
+        }
+        // Held so that an append in flight is either wholly before the fork or wholly after.
+        let mut writer = source.lock_writer();
+        source.bring_up_to_date(&mut writer)?;
+        if !source.is_visible(at) {
+            return Err(StoreError::EntryNotFound(source.id(at)));
+        }
+        let (end, covered, place) = {
+            let state = source.read();
+            (state.index.end(), state.progress.covered, state.place.clone())
+        };
+        let position = match source.home {
+            Home::Memory => u64::from(end - source.start),
+            Home::Dir | Home::Outside => covered,
+        };
+        let mut header = self.header(&new, HeaderKind::KliSession)?;
+        header.parent_session = Some(source.id.clone());
+        header.mode = new.mode;
+        header.base = Some(Base { session: source.id.clone(), entry: source.id(at), at: position });
+        let base = self.shared_base(source, end)?;
+        let start = Start {
+            home: source.home,
+            work_dir: new.work_dir.clone(),
+            parent_session: Some(source.id.clone()),
+            base: Some((base, at, end)),
+            header: header.clone(),
+        };
+        let log = Log::new(start, self.shared.clone());
+        if let Some(place) = place.filter(|_| source.home != Home::Memory) {
+            if self.shared.durability != Durability::Os {
+                place.medium.sync().map_err(|e| source.failed("bring to disk", e))?;
+            }
+            let path = match (&self.dir, source.home, &place.path) {
+                (Some(dir), Home::Dir, _) => file_below(dir, &new.work_dir, &header),
+                (_, _, Some(path)) => path.with_file_name(names::file_name(&header.timestamp, &header.id)),
+                (_, _, None) => return Err(StoreError::Other("the source has no file".into())),
+            };
+            let mut bytes = Vec::new();
+            put_header(&mut bytes, &header)?;
+            let made = log.make_file(path, &bytes)?;
+            let mut state = log.write();
+            state.place = Some(made);
+            state.known = bytes.len() as u64;
+            state.progress.covered = bytes.len() as u64;
+        }
+        drop(writer);
+        self.keep(Arc::new(log))
+    }
+
+    /// The whole id that a person's text means: whole, unique beginning, unique end, unique name, in this order.
+    pub fn resolve(&self, text: &str) -> Result<String> {
+        let known = || lock(&self.catalog).path_of(text).is_some_and(|path| path.exists());
+        if self.live(text).is_some() || known() {
+            return Ok(text.to_owned());
+        }
+        let (all, _) = self.all();
+        let matches = |fits: &dyn Fn(&Facts) -> bool| -> Vec<String> {
+            all.iter().filter(|facts| fits(facts)).map(|facts| facts.id.clone()).collect()
+        };
+        let whole = matches(&|facts| facts.id == text);
+        let long = text.chars().count() >= 4;
+        let tries = [
+            whole,
+            if long { matches(&|facts| facts.id.starts_with(text)) } else { Vec::new() },
+            if long { matches(&|facts| facts.id.ends_with(text)) } else { Vec::new() },
+            matches(&|facts| facts.name.as_deref() == Some(text)),
+        ];
+        match tries.into_iter().find(|found| !found.is_empty()) {
+            None => match self.dir.is_some().then(|| lock(&self.catalog).unreadable_of(text)).flatten() {
+                Some((path, reason)) => Err(StoreError::Corrupt { path, reason, offset: None }),
+                None => Err(StoreError::SessionNotFound(text.to_owned())),
+            },
+            Some(mut found) if found.len() == 1 => Ok(found.swap_remove(0)),
+            Some(mut candidates) => {
+                candidates.truncate(20);
+                Err(StoreError::Ambiguous { text: text.to_owned(), candidates })
+            }
+        }
+    }
+
+    /// Newest first by `updated_at`, then id.
+    pub fn list(&self, filter: &Filter) -> (Vec<Facts>, Vec<Unreadable>) {
+        let (mut all, unreadable) = self.all();
+        let words: Vec<String> =
+            filter.query.iter().flat_map(|q| q.split_whitespace()).map(str::to_lowercase).collect();
+        let fits = |facts: &Facts| {
+            filter.work_dir.as_ref().is_none_or(|dir| *dir == facts.work_dir)
+                && filter.archived == facts.archived
+                && (words.is_empty() || {
+                    let title = names::title(None, facts.first_prompt.as_deref());
+                    let text = format!("{} {title}", facts.name.as_deref().unwrap_or_default()).to_lowercase();
+                    words.iter().all(|word| text.contains(word))
+                })
+        };
+        all.retain(fits);
+        all.sort_by_cached_key(|facts| {
+            let time = parse_rfc3339(&facts.updated_at).unwrap_or_default();
+            std::cmp::Reverse((time, facts.id.clone()))
+        });
+        (all, unreadable)
+    }
+
+    pub fn delete(&self, id: &str) -> Result<()> {
+        let log = self.live(id);
+        if lock(&self.memory).remove(id).is_some() {
+            lock(&self.gone).insert(id.to_owned());
+        } else if log.as_ref().is_none_or(|log| log.home == Home::Dir) {
+            let known = {
+                let mut catalog = self.refreshed();
+                match catalog.path_of(id) {
+                    Some(path) => Some(path.clone()),
+                    None if log.is_some() => None,
+                    None => return Err(missing(&mut catalog, id)),
+                }
+            };
+            // Keeps an append from making or growing the file behind our back.
+            let writer = log.as_ref().map(|log| log.lock_writer());
+            let path = log.as_ref().and_then(|log| log.path()).or(known);
+            if let Some(path) = path {
+                rename_deleted(&path)?;
+            }
+            lock(&self.gone).insert(id.to_owned());
+            drop(writer);
+        }
+        if let Some(log) = log {
+            log.close("this session was deleted");
+        }
+        lock(&self.slots).retain(|key, slot| key != id && lock(&slot.log).upgrade().is_none_or(|log| log.id != id));
+        self.remove_unneeded();
+        Ok(())
+    }
+
+    /// Remembers the session last used in its work directory.
+    pub fn set_last(&self, log: &Log) {
+        let work_dir = log.facts().work_dir;
+        lock(&self.last).set(&work_dir, Used { session: log.id.clone(), path: log.path() });
+    }
+
+    /// The session last used there, or the newest; `Err` when it is there and cannot be read.
+    pub fn last(&self, work_dir: &str) -> Result<Option<String>> {
+        let used = lock(&self.last).of(work_dir).to_vec();
+        let (all, _) = self.all();
+        for Used { session, path } in used {
+            if let Some(log) = self.live(&session) {
+                if !log.is_empty() && !log.facts().archived && log.read().read_only.is_none() {
+                    return Ok(Some(session));
+                }
+                continue;
+            }
+            if let Some(facts) = all.iter().find(|facts| facts.id == session) {
+                if !facts.archived {
+                    return Ok(Some(session));
+                }
+                continue;
+            }
+            let Some(path) = path.filter(|path| path.exists()) else { continue };
+            let disk = Disk::open(&path, Locking::None)?;
+            scan::head(&disk, &path)?;
+            return Ok(Some(session));
+        }
+        let filter = Filter { work_dir: Some(work_dir.to_owned()), ..Filter::default() };
+        let (newest, _) = self.list(&filter);
+        Ok(newest.into_iter().find(|facts| facts.entry_count != Some(0)).map(|facts| facts.id))
+    }
+
+    /// Where the file of a session last used lies that is not in the session directory.
+    pub fn last_path(&self, session: &str, work_dir: &str) -> Option<PathBuf> {
+        let last = lock(&self.last);
+        last.of(work_dir).iter().find(|used| used.session == session).and_then(|used| used.path.clone())
+    }
+
+    fn header(&self, new: &NewSession, kind: HeaderKind) -> Result<Header> {
+        if !names::valid_session_id(&new.id) {
+            return Err(StoreError::Other(format!(
+                "{:?} cannot be a session id: 1 to 64 of A-Z a-z 0-9 . _ -, the first a letter or digit",
+                new.id
+            )));
+        }
+        self.check_free(new)?;
+        let version = match kind {
+            HeaderKind::Session => SESSION_VERSION,
+            HeaderKind::KliSession => KLI_SESSION_VERSION,
+        };
+        Ok(Header {
+            kind,
+            version,
+            id: new.id.clone(),
+            timestamp: rfc3339(new.created_at_ms),
+            cwd: Some(new.work_dir.clone()),
+            parent_session: new.parent_session.clone(),
+            mode: None,
+            base: None,
+            migrated_from: None,
+        })
+    }
+
+    fn check_free(&self, new: &NewSession) -> Result<()> {
+        let id = &new.id;
+        let exists = || StoreError::SessionExists(id.clone());
+        if self.live(id).is_some() || lock(&self.gone).contains(id) {
+            return Err(exists());
+        }
+        let taken = |catalog: &Catalog| catalog.base_path(id).is_some() || catalog.unreadable_of(id).is_some();
+        // An id made just now is nobody's: a fork need not look at thousands of files.
+        let made_now = uuid::Uuid::parse_str(id).ok().and_then(|uuid| uuid.get_timestamp()).is_some_and(|time| {
+            let (seconds, nanos) = time.to_unix();
+            (seconds * 1000 + u64::from(nanos / 1_000_000)).abs_diff(new.created_at_ms) < 10_000
+        });
+        let catalog = if made_now { lock(&self.catalog) } else { self.refreshed() };
+        if taken(&catalog) {
+            return Err(exists());
+        }
+        Ok(())
+    }
+
+    /// A new session becomes known; two of one id cannot.
+    fn keep(&self, log: Arc<Log>) -> Result<Arc<Log>> {
+        let slot = self.slot(&log.id);
+        let mut there = lock(&slot.log);
+        if there.upgrade().is_some() {
+            if let Some(path) = log.path() {
+                let _ = std::fs::remove_file(path);
+            }
+            return Err(StoreError::SessionExists(log.id.clone()));
+        }
+        *there = Arc::downgrade(&log);
+        if log.home == Home::Memory {
+            lock(&self.memory).insert(log.id.clone(), log.clone());
+        }
+        Ok(log.clone())
+    }
+
+    fn slot(&self, key: &str) -> Arc<Slot> {
+        let mut slots = lock(&self.slots);
+        if slots.len() >= 64 && slots.len().is_power_of_two() && !slots.contains_key(key) {
+            // One that is in use right now is held by its user too.
+            slots.retain(|_, slot| Arc::strong_count(slot) > 1 || lock(&slot.log).strong_count() > 0);
+        }
+        slots.entry(key.to_owned()).or_default().clone()
+    }
+
+    fn live(&self, key: &str) -> Option<Arc<Log>> {
+        let slot = lock(&self.slots).get(key).cloned()?;
+        lock(&slot.log).upgrade()
+    }
+
+    fn live_logs(&self) -> Vec<Arc<Log>> {
+        let slots: Vec<Arc<Slot>> = lock(&self.slots).values().cloned().collect();
+        // One that is being opened just now is not there yet: its slot may be locked for long.
+        slots.iter().filter_map(|slot| slot.log.try_lock().ok()?.upgrade()).collect()
+    }
+
+    fn refreshed(&self) -> MutexGuard<'_, Catalog> {
+        let live = self.live_logs().into_iter().filter_map(|log| log.path()).collect();
+        let mut catalog = lock(&self.catalog);
+        if let Some(dir) = &self.dir {
+            catalog.refresh(dir, &live);
+            if catalog.glanced().is_some()
+                && let Some(lister) = &self.lister
+            {
+                lister.wake();
+            }
+        }
+        catalog
+    }
+
+    fn is_inside(&self, path: &Path) -> bool {
+        let Some(dir) = &self.dir else { return false };
+        path.parent() == Some(dir) || path.parent().and_then(Path::parent) == Some(dir)
+    }
+
+    /// The log that a fork refers to: the source itself, unless records of it lie before their parents; those may
+    /// be tied to later ones, which the fork must not see.
+    fn shared_base(&self, source: &Arc<Log>, end: u32) -> Result<Arc<Log>> {
+        source.set_forked();
+        let state = source.read();
+        if !state.index.has_forward_links() {
+            return Ok(source.clone());
+        }
+        let start = Start {
+            header: state.header.clone(),
+            home: source.home,
+            work_dir: state.work_dir.clone(),
+            parent_session: state.parent_session.clone(),
+            base: source.base.as_ref().map(|base| (base.log.clone(), base.entry, source.start)),
+        };
+        let frozen = Log::new(start, self.shared.clone());
+        {
+            let mut copy = frozen.write();
+            copy.index = state.index.truncated(end, &source.above());
+            copy.place = state.place.clone();
+            copy.shape = state.shape;
+            copy.read_only = Some("a view of an earlier state".into());
+        }
+        Ok(Arc::new(frozen))
+    }
+
+    /// Opens a file and the bases that it needs, the lowest first: no recursion over the length of the chain.
+    fn load(self: &Arc<Self>, path: &Path, locking: Locking) -> Result<Arc<Log>> {
+        let mut open: Vec<Opening> = Vec::new();
+        let mut next = Some((path.to_owned(), locking));
+        let mut found: Option<Arc<Log>> = None;
+        let mut circle = None;
+        while let Some((path, locking)) = next.take() {
+            let key = path.display().to_string();
+            if let Some(log) = self.live(&key) {
+                found = Some(log);
+                break;
+            }
+            let disk = match Disk::open(&path, locking).and_then(|disk| Ok((scan::head(&disk, &path)?, disk))) {
+                Ok((head, disk)) => (disk, head),
+                Err(e) if open.is_empty() => return Err(e),
+                Err(_) => break,
+            };
+            let base = disk.1.header.base.as_ref().map(|base| base.session.clone());
+            open.push(Opening { path, disk: disk.0, head: disk.1 });
+            let Some(base) = base else { break };
+            if let Some(start) = open.iter().position(|o| o.head.header.id == base) {
+                circle = Some(start);
+                break;
+            }
+            if let Some(log) = self.live(&base) {
+                found = Some(log);
+                break;
+            }
+            next = self.base_path(&base, open.last().map(|o| o.path.as_path())).map(|path| (path, Locking::None));
+        }
+        // One that is open without its base may lie in a circle with those that are being opened.
+        let mut steps = 0;
+        let mut at = found.clone();
+        while let Some(base) = at.as_ref().filter(|log| log.base.is_none()).and_then(|log| log.wanted_base())
+            && circle.is_none()
+            && steps < 10_000
+        {
+            circle = open.iter().position(|o| o.head.header.id == base);
+            at = self.live(&base);
+            steps += 1;
+        }
+        let mut log = found;
+        let count = open.len();
+        for (number, opening) in open.into_iter().enumerate().rev() {
+            let home = if self.is_inside(&opening.path) { Home::Dir } else { Home::Outside };
+            let in_circle = circle.is_some_and(|start| (start..count).contains(&number));
+            log = Some(self.build(opening, home, log.filter(|_| !in_circle))?);
+        }
+        log.ok_or_else(|| StoreError::SessionNotFound(path.display().to_string()))
+    }
+
+    /// Where a base lies: in the directory, deleted or not, or beside its fork.
+    fn base_path(&self, id: &str, fork: Option<&Path>) -> Option<PathBuf> {
+        let known = lock(&self.catalog).base_path(id).filter(|path| path.exists()).cloned();
+        if let Some(path) = known.or_else(|| self.dir.as_ref().and_then(|_| self.refreshed().base_path(id).cloned())) {
+            return Some(path);
+        }
+        let mut beside = Catalog::default();
+        beside.refresh(fork.filter(|fork| !self.is_inside(fork))?.parent()?, &HashSet::new());
+        beside.base_path(id).cloned()
+    }
+
+    fn build(&self, opening: Opening, home: Home, base: Option<Arc<Log>>) -> Result<Arc<Log>> {
+        let Opening { path, disk, head } = opening;
+        let deleted = catalog::is_deleted(&path);
+        // A deleted session is there for its forks only: by its id nobody finds it.
+        let key = match home {
+            Home::Outside if !disk.is_locked() => format!("unlocked {}", path.display()),
+            Home::Outside => path.display().to_string(),
+            _ if deleted => path.display().to_string(),
+            _ => head.header.id.clone(),
+        };
+        let by_id = home == Home::Outside && disk.is_locked() && !deleted;
+        let slot = self.slot(&key);
+        let mut there = lock(&slot.log);
+        if let Some(log) = there.upgrade() {
+            return Ok(log);
+        }
+        let log = Arc::new(self.read_log(&path, disk, head, home, base)?);
+        if deleted {
+            log.close("this session was deleted");
+        }
+        *there = Arc::downgrade(&log);
+        drop(there);
+        if by_id {
+            // By its id too, where no other session has it.
+            let slot = self.slot(&log.id);
+            let mut there = lock(&slot.log);
+            if there.upgrade().is_none() {
+                *there = Arc::downgrade(&log);
+            }
+        }
+        Ok(log)
+    }
+
+    fn read_log(&self, path: &Path, disk: Disk, head: Head, home: Home, base: Option<Arc<Log>>) -> Result<Log> {
+        let mut warnings = scan::Warnings::default();
+        let mut read_only = head.newer.clone();
+        let mut shared = None;
+        if let Some(wanted) = &head.header.base {
+            let at = base.and_then(|base| {
+                let end = base.start + base.read().index.rows_before(wanted.at);
+                let entry = base.find_whole(&wanted.entry).filter(|ix| ix.0 < end)?;
+                Some((base, entry, end))
+            });
+            match at {
+                Some((base, entry, end)) => shared = Some((self.shared_base(&base, end)?, entry, end)),
+                None => {
+                    let reason = format!(
+                        "the session {} that this one was forked from (at entry {}) is not there; its shared part cannot be shown",
+                        wanted.session, wanted.entry
+                    );
+                    warnings.add("baseMissing", reason.clone(), Some(path), Some(0));
+                    read_only.get_or_insert(reason);
+                }
+            }
+        }
+        let parent_session = head.header.parent_session.as_deref().and_then(|parent| {
+            let id = catalog::parent_id(parent);
+            if id.is_none() {
+                let message = format!("the session that this one was forked from ({parent}) cannot be told");
+                warnings.add("parentSession", message, Some(path), Some(0));
+            }
+            id
+        });
+        if let Some(reason) = &head.newer {
+            warnings.add("newerVersion", reason.clone(), Some(path), Some(0));
+        }
+        let progress = head.progress();
+        let start = Start {
+            work_dir: catalog::work_dir(&head.header, path),
+            header: head.header,
+            home,
+            parent_session,
+            base: shared,
+        };
+        let log = Log::new(start, self.shared.clone());
+        let disk = Arc::new(disk);
+        {
+            let mut state = log.write();
+            let state = &mut *state;
+            state.shape = head.shape;
+            state.progress = progress;
+            state.warnings = warnings;
+            let source = Source { medium: &*disk, path: Some(path), shape: head.shape };
+            let failed = |source| StoreError::Io { act: format!("cannot read {}", path.display()), source };
+            let above = log.above();
+            scan::records(&source, &mut state.index, &above, &mut state.progress, &mut state.warnings)
+                .map_err(failed)?;
+            scan::settle(&mut state.index, &above, 0, Some(path), &mut state.warnings);
+            state.known = match super::medium::Medium::size(&*disk) {
+                Ok(size) if state.progress.tail == scan::Tail::Torn => size,
+                _ => state.progress.covered,
+            };
+            state.newer = head.newer.is_some();
+            state.read_only = read_only;
+            state.place = Some(Placed::new(disk, Some(path.to_owned())));
+        }
+        Ok(log)
+    }
+
+    /// Every session: live ones as they are now, others as their files were last read.
+    fn all(&self) -> (Vec<Facts>, Vec<Unreadable>) {
+        let mut live: HashMap<String, Arc<Log>> = HashMap::new();
+        for log in self.live_logs() {
+            if log.path().is_none_or(|path| !catalog::is_deleted(&path)) {
+                live.insert(log.id.clone(), log);
+            }
+        }
+        let mut facts: Vec<Facts> = Vec::new();
+        let mut unreadable = Vec::new();
+        if self.dir.is_some() {
+            let catalog = self.refreshed();
+            for summary in catalog.summaries().filter(|s| !live.contains_key(&s.facts.id)) {
+                facts.push(listed(&catalog, summary));
+            }
+            unreadable = catalog.unreadable();
+        }
+        facts.extend(live.values().map(|log| log.facts()));
+        (facts, unreadable)
+    }
+
+    fn remove_unneeded(&self) {
+        if self.dir.is_none() {
+            return;
+        }
+        // One that is gone may have been the last to need another.
+        loop {
+            let removable = self.refreshed().removable();
+            if removable.is_empty() {
+                return;
+            }
+            for path in removable {
+                // Where its session is still somebody's base in memory, the open file goes on.
+                if let Err(e) = std::fs::remove_file(&path) {
+                    tracing::warn!("{} could not be removed: {e}", path.display());
+                    return;
+                }
+            }
+        }
+    }
+}
+
+struct Opening {
+    path: PathBuf,
+    disk: Disk,
+    head: Head,
+}
+
+/// A summary, with what only the sessions that it was forked from can tell.
+fn listed(catalog: &Catalog, summary: &Summary) -> Facts {
+    let mut facts = summary.facts.clone();
+    facts.parent_session = summary.parent_session.as_deref().and_then(catalog::parent_id);
+    let mut base = summary.base.as_ref();
+    let mut seen = 0;
+    while let Some(wanted) = base
+        && facts.first_prompt.is_none()
+        && seen < 10_000
+    {
+        let Some(below) = catalog.summary(&wanted.session) else { break };
+        facts.first_prompt = below.facts.first_prompt.clone();
+        if facts.last_prompt.is_none() {
+            facts.last_prompt = below.facts.fork_prompt.clone().or_else(|| below.facts.last_prompt.clone());
+        }
+        base = below.base.as_ref();
+        seen += 1;
+    }
+    facts
+}
+
+fn missing(catalog: &mut Catalog, id: &str) -> StoreError {
+    match catalog.unreadable_of(id) {
+        Some((path, reason)) => StoreError::Corrupt { path, reason, offset: None },
+        None => StoreError::SessionNotFound(id.to_owned()),
+    }
+}
+
+fn rename_deleted(path: &Path) -> Result<()> {
+    let failed = |source| StoreError::Io { act: format!("cannot delete {}", path.display()), source };
+    match std::fs::rename(path, catalog::deleted_path(path)) {
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
+        renamed => renamed.map_err(failed)?,
+    }
+    for cache in ["idx", "events"] {
+        let _ = std::fs::remove_file(path.with_extension(format!("jsonl.{cache}")));
+    }
+    path.parent().map_or(Ok(()), disk::sync_dir).map_err(failed)
+}
+
+fn make_dir(dir: &Path) -> Result<()> {
+    use std::os::unix::fs::DirBuilderExt;
+    let failed = |source| StoreError::Io { act: format!("cannot use the session directory {}", dir.display()), source };
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(failed)?;
+    std::fs::read_dir(dir).map(drop).map_err(failed)
+}

@@ -1,0 +1,303 @@
+//! What files do: made late, grown by others, lost, full, migrated, deleted.
+
+use std::os::unix::fs::PermissionsExt;
+
+use super::super::log::Placed;
+use super::super::medium::{Lost, Medium};
+use super::*;
+
+fn session_files(dir: &Path) -> Vec<PathBuf> {
+    let mut files: Vec<PathBuf> = std::fs::read_dir(dir)
+        .unwrap()
+        .flatten()
+        .flat_map(|e| match e.path().is_dir() {
+            true => session_files(&e.path()),
+            false => vec![e.path()],
+        })
+        .collect();
+    files.sort();
+    files
+}
+
+#[test]
+fn a_session_has_a_file_from_its_first_record_on() {
+    let rig = Rig::file();
+    let log = rig.create("s1");
+    assert!(session_files(rig.path()).is_empty());
+    let opening = [Record::new("m1", None, "t", model("m")), Record::new("u1", Some("m1".into()), "t", user("hi"))];
+    log.append(&opening).unwrap();
+    let path = log.path().unwrap();
+    assert_eq!(session_files(rig.path()), std::slice::from_ref(&path));
+    assert_eq!(path.parent().unwrap().file_name().unwrap(), "--tmp-w--");
+    assert!(path.file_name().unwrap().to_str().unwrap().ends_with("Z_s1.jsonl"));
+    let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    assert_eq!((mode(&path), mode(path.parent().unwrap())), (0o600, 0o700));
+    let text = std::fs::read_to_string(&path).unwrap();
+    assert!(text.starts_with("{\"type\":\"session\",\"version\":3,\"id\":\"s1\",\"timestamp\":\""));
+    assert_eq!(text.lines().count(), 3);
+}
+
+#[test]
+fn a_fork_is_a_header() {
+    let rig = Rig::file();
+    let log = rig.create("s1");
+    let mut parent = None;
+    for n in 0..2_000 {
+        let id = format!("{n:08x}");
+        put(&log, &id, parent.as_deref(), user("some text that is of no matter"));
+        parent = Some(id);
+    }
+    let before = std::fs::read(log.path().unwrap()).unwrap();
+    let mut sizes = Vec::new();
+    for at in ["0000000a", "000007cf"] {
+        let fork = rig.fork(&log, log.find(at).unwrap(), &format!("f-{at}"));
+        let text = std::fs::read_to_string(fork.path().unwrap()).unwrap();
+        assert!(text.starts_with("{\"type\":\"kli_session\",\"version\":4,") && text.lines().count() == 1, "{text}");
+        sizes.push(text.len());
+    }
+    assert!(sizes.iter().all(|size| *size < 1024), "{sizes:?}");
+    assert_eq!(std::fs::read(log.path().unwrap()).unwrap(), before);
+}
+
+#[test]
+fn what_another_program_appended_is_taken_in() {
+    let mut rig = Rig::file();
+    let log = rig.create("s1");
+    put(&log, "u1", None, user("one"));
+    let path = log.path().unwrap();
+    let foreign = "{\"type\":\"message\",\"id\":\"f1\",\"parentId\":\"u1\",\"timestamp\":\"t\",\"message\":{\"role\":\"user\",\"content\":\"pi\"}}\n{\"type\":\"label\",\"id\":\"f2\",\"parentId\":\"f1\",\"timestamp\":\"t\",\"targetId\":\"u1\",\"label\":\"L\"}\n";
+    let mut bytes = std::fs::read_to_string(&path).unwrap();
+    bytes.push_str(foreign);
+    std::fs::write(&path, &bytes).unwrap();
+    let appended = log.append(&[Record::new("a1", Some("u1".into()), "t", assistant("ok"))]).unwrap();
+    assert_eq!(ids(&log, appended.taken_in), "f1 f2");
+    assert_eq!(ids(&log, appended.ixs), "a1");
+    assert_eq!(kinds(&log), ["fileGrew"]);
+    assert_eq!(log.label(Ix(0)).as_deref(), Some("L"));
+    let before = picture(&log);
+    let log = rig.reopened(log);
+    assert_eq!(picture(&log), before);
+}
+
+#[test]
+fn a_file_that_shrank_was_replaced_or_is_gone_is_not_written() {
+    type Fault = fn(&Path);
+    let faults: [(&str, Fault); 3] = [
+        ("shrank", |path| std::fs::OpenOptions::new().write(true).open(path).unwrap().set_len(50).unwrap()),
+        ("replaced", |path| {
+            let copy = path.with_extension("copy");
+            std::fs::copy(path, &copy).unwrap();
+            std::fs::rename(copy, path).unwrap();
+        }),
+        ("gone", |path| std::fs::remove_file(path).unwrap()),
+    ];
+    for (name, fault) in faults {
+        let rig = Rig::file();
+        let log = rig.create("s1");
+        put(&log, "u1", None, user("one"));
+        let path = log.path().unwrap();
+        fault(&path);
+        let before = std::fs::read(&path).ok();
+        let record = [Record::new("x", None, "t", user("x"))];
+        assert!(matches!(log.append(&record), Err(StoreError::Io { .. })), "{name}");
+        assert!(matches!(log.append(&record), Err(StoreError::ReadOnly { .. })), "{name}");
+        assert_eq!(std::fs::read(&path).ok(), before, "{name}");
+        assert_eq!(branch(&log), "u1", "{name}");
+    }
+}
+
+/// A file that takes only so many bytes, on top of a real one.
+struct Full {
+    inner: Arc<dyn Medium>,
+    room: AtomicU64,
+    can_cut: std::sync::atomic::AtomicBool,
+}
+
+impl Medium for Full {
+    fn size(&self) -> std::result::Result<u64, Lost> {
+        self.inner.size()
+    }
+    fn room(&self, bytes: u64) -> Result<()> {
+        self.inner.room(bytes)
+    }
+    fn append(&self, bytes: &[u8]) -> std::io::Result<()> {
+        let room = self.room.load(Ordering::Relaxed);
+        if bytes.len() as u64 <= room {
+            return self.inner.append(bytes);
+        }
+        self.inner.append(&bytes[..room as usize])?;
+        Err(std::io::ErrorKind::StorageFull.into())
+    }
+    fn cut(&self, to: u64) -> std::io::Result<()> {
+        match self.can_cut.load(Ordering::Relaxed) {
+            true => self.inner.cut(to),
+            false => Err(std::io::ErrorKind::Other.into()),
+        }
+    }
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> std::io::Result<usize> {
+        self.inner.read_at(offset, buffer)
+    }
+    fn sync(&self) -> std::io::Result<()> {
+        self.inner.sync()
+    }
+}
+
+#[test]
+fn a_full_disk_costs_the_entry_and_nothing_else() {
+    for can_cut in [true, false] {
+        for room in [0, 40, 140] {
+            let mut rig = Rig::file();
+            let log = rig.create("s1");
+            put(&log, "u1", None, user("one"));
+            let path = log.path().unwrap();
+            let whole = std::fs::read(&path).unwrap();
+            let place = log.read().place.clone().unwrap();
+            let full = Arc::new(Full { inner: place.medium, room: room.into(), can_cut: can_cut.into() });
+            log.write().place = Some(Placed::new(full.clone(), Some(path.clone())));
+            let before = picture(&log);
+            let pair = [Record::new("u2", None, "t", user("a")), Record::new("u3", None, "t", user("b"))];
+            assert!(matches!(log.append(&pair), Err(StoreError::Io { .. })));
+            assert_eq!(picture(&log), before);
+            if can_cut {
+                assert_eq!(std::fs::read(&path).unwrap(), whole);
+            }
+            full.room.store(u64::MAX, Ordering::Relaxed);
+            full.can_cut.store(true, Ordering::Relaxed);
+            log.append(&pair).unwrap();
+            let text = std::fs::read_to_string(&path).unwrap();
+            assert_eq!(text.lines().count(), 4, "{text}");
+            assert!(log.facts().warnings.is_empty());
+            let before = picture(&log);
+            let log = rig.reopened(log);
+            assert_eq!(picture(&log), before);
+        }
+    }
+}
+
+#[test]
+fn files_outside_are_locked_by_themselves_and_forked_beside() {
+    let rig = Rig::file();
+    let outside = tempfile::tempdir().unwrap();
+    let path = outside.path().canonicalize().unwrap().join("trace.jsonl");
+    let text = "{\"type\":\"session\",\"version\":3,\"id\":\"sess-a1\"}\n{\"type\":\"message\",\"id\":\"u1\",\"parentId\":null,\"timestamp\":\"t\",\"message\":{\"role\":\"user\",\"content\":\"x\"}}\n";
+    std::fs::write(&path, text).unwrap();
+    let log = rig.store.open_path(&path).unwrap();
+    assert_eq!(log.facts().work_dir, path.parent().unwrap().to_str().unwrap());
+    assert!(Arc::ptr_eq(&log, &rig.store.open_path(&path).unwrap()));
+    assert!(Arc::ptr_eq(&log, &rig.store.open("sess-a1").unwrap()));
+    let other = Store::new(None, SETTINGS).unwrap();
+    assert!(other.open_path(&path).is_err());
+    let fork = rig.fork(&log, Ix(0), "f");
+    assert_eq!(fork.path().unwrap().parent(), path.parent());
+    put(&fork, "x", Some("u1"), user("y"));
+    let fork_path = fork.path().unwrap();
+    let before = picture(&fork);
+    drop((fork, log));
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), text);
+    let fork = other.open_path(&fork_path).unwrap();
+    assert_eq!(picture(&fork), before);
+    other.delete("f").unwrap();
+    assert!(fork_path.exists());
+}
+
+#[test]
+fn the_first_append_brings_an_old_file_into_the_new_format() {
+    let v1 = concat!(
+        r#"{"type":"session","id":"old","timestamp":"2025-11-20T23:33:50.805Z","cwd":"/tmp/w","provider":"p","modelId":"m"}"#,
+        "\n",
+        r#"{"type":"message","timestamp":"t","message":{"role":"user","content":"one"}}"#,
+        "\n",
+        r#"{"type":"message","timestamp":"t","message":{"role":"assistant","content":[]}}"#,
+        "\n",
+        r#"{"type":"compaction","timestamp":"t","summary":"s","firstKeptEntryIndex":1,"tokensBefore":9}"#,
+        "\n",
+        r#"{"type":"message","timestamp":"t","message":{"role":"user","content":"two"}}"#,
+        "\n",
+    );
+    let mut rig = Rig::file();
+    let old = rig.path().join("2025_old.jsonl");
+    std::fs::write(&old, v1).unwrap();
+    let log = rig.store.open("old").unwrap();
+    assert_eq!(branch(&log), "00000002 00000003 00000004 00000005");
+    let Body::Compaction(compaction) = log.record(log.find("00000004").unwrap()).unwrap().body else { panic!() };
+    assert_eq!(compaction.first_kept_entry_id.as_deref(), Some("00000002"));
+    assert_eq!(session_files(rig.path()), std::slice::from_ref(&old));
+    let before: Vec<_> = log.records_after(None).map(|n| log.record(n.ix).unwrap()).collect();
+    put(&log, "x", Some("00000005"), user("three"));
+    let new = log.path().unwrap();
+    assert_ne!(new, old);
+    assert_eq!(std::fs::read_to_string(&old).unwrap(), v1);
+    let head = std::fs::read_to_string(&new).unwrap();
+    assert!(head.lines().next().unwrap().contains("\"migratedFrom\":\"2025_old.jsonl\""), "{head}");
+    let seen = picture(&log);
+    let log = rig.reopened(log);
+    assert_eq!(log.path().unwrap(), new.canonicalize().unwrap());
+    assert_eq!(picture(&log), seen);
+    let after: Vec<_> = log.records_after(None).map(|n| log.record(n.ix).unwrap()).take(4).collect();
+    assert_eq!(after, before);
+    let (sessions, unreadable) = rig.store.list(&Filter::default());
+    assert_eq!((sessions.len(), unreadable.len()), (1, 0));
+    // A fork of one that was never written to.
+    std::fs::write(rig.path().join("b_old2.jsonl"), v1.replace("\"old\"", "\"old2\"")).unwrap();
+    let source = rig.store.open("old2").unwrap();
+    let fork = rig.fork(&source, source.find("00000003").unwrap(), "f2");
+    put(&fork, "y", Some("00000003"), user("z"));
+    let fork = rig.reopened(fork);
+    assert_eq!(branch(&fork), "00000002 00000003 y");
+}
+
+#[test]
+fn a_migration_that_fails_leaves_the_old_file() {
+    let mut rig = Rig::file();
+    let dir = rig.path().join("sub");
+    std::fs::create_dir(&dir).unwrap();
+    let old = dir.join("x_old.jsonl");
+    std::fs::write(&old, "{\"type\":\"session\",\"id\":\"old\"}\n{\"type\":\"message\",\"message\":{\"role\":\"user\",\"content\":\"one\"}}\n").unwrap();
+    let log = rig.store.open("old").unwrap();
+    // Something lies where the new file is to be written.
+    std::fs::create_dir(dir.join("x-v3_old.jsonl.part")).unwrap();
+    assert!(log.append(&[Record::new("x", None, "t", user("x"))]).is_err());
+    assert_eq!(branch(&log), "00000002");
+    std::fs::remove_dir(dir.join("x-v3_old.jsonl.part")).unwrap();
+    put(&log, "x", Some("00000002"), user("x"));
+    let log = rig.reopened(log);
+    assert_eq!(branch(&log), "00000002 x");
+}
+
+#[test]
+fn real_pi_sessions_open_with_all_their_entries() {
+    let Some(dir) = shared("sessions/pi") else { return };
+    let rig = Rig::memory();
+    for file in std::fs::read_dir(dir).unwrap().flatten() {
+        let copy_dir = tempfile::tempdir().unwrap();
+        let copy = copy_dir.path().join(file.file_name());
+        std::fs::copy(file.path(), &copy).unwrap();
+        let text = std::fs::read_to_string(&copy).unwrap();
+        let log = rig.store.open_path(&copy).unwrap();
+        assert_eq!(log.records_after(None).count(), text.lines().count() - 1, "{:?}", file.file_name());
+        for node in log.records_after(None) {
+            log.record(node.ix).unwrap();
+        }
+        if file.file_name() == "branch-trace.jsonl" {
+            assert_eq!(log.id(log.leaf().unwrap()), "sum-1");
+            assert_eq!(ids(&log, log.children(log.find("a-bot").ok())), "b-user b-edit sum-1");
+        }
+        assert_eq!(std::fs::read_to_string(&copy).unwrap(), text);
+    }
+}
+
+#[tokio::test]
+async fn syncs_of_many_sessions_are_answered() {
+    for durability in [Durability::Os, Durability::Turn, Durability::Entry] {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store::new(Some(dir.path()), StoreSettings { durability, ..SETTINGS }).unwrap();
+        let rig = Rig { store, dir: Some(dir), clock: TestClock::default() };
+        let logs: Vec<_> = (0..8).map(|n| rig.create(&format!("s{n}"))).collect();
+        for log in &logs {
+            put(log, "u1", None, user("x"));
+            put(log, "u2", None, user("y"));
+        }
+        let all = futures_util::future::join_all(logs.iter().map(|log| log.sync())).await;
+        assert!(all.iter().all(Result::is_ok));
+    }
+}

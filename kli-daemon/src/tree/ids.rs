@@ -1,0 +1,139 @@
+//! Ids in little space: 8 hex digits are a number, other ids lie behind each other in one buffer; and a hash table
+//! of row numbers that can be stored as it is.
+
+use std::fmt;
+
+/// An id, to compare and to hash.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Id<'a> {
+    Hex(u32),
+    Text(&'a str),
+}
+
+impl<'a> Id<'a> {
+    pub fn of(id: &'a str) -> Id<'a> {
+        match hex(id.as_bytes()) {
+            Some(n) => Id::Hex(n),
+            None => Id::Text(id),
+        }
+    }
+
+    pub fn hash(self) -> u32 {
+        let mixed = match self {
+            Id::Hex(n) => n,
+            Id::Text(text) => text.bytes().fold(0x811c_9dc5u32, |h, b| (h ^ u32::from(b)).wrapping_mul(0x0100_0193)),
+        };
+        // The finaliser of MurmurHash3: ids that count up must not cluster.
+        let mixed = (mixed ^ (mixed >> 16)).wrapping_mul(0x85eb_ca6b);
+        let mixed = (mixed ^ (mixed >> 13)).wrapping_mul(0xc2b2_ae35);
+        mixed ^ (mixed >> 16)
+    }
+}
+
+impl fmt::Display for Id<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Id::Hex(n) => write!(f, "{n:08x}"),
+            Id::Text(text) => f.write_str(text),
+        }
+    }
+}
+
+/// Exactly 8 lower-case hex digits as a number.
+fn hex(id: &[u8]) -> Option<u32> {
+    if id.len() != 8 {
+        return None;
+    }
+    id.iter().try_fold(0u32, |n, b| {
+        let digit = match b {
+            b'0'..=b'9' => b - b'0',
+            b'a'..=b'f' => b - b'a' + 10,
+            _ => return None,
+        };
+        Some(n << 4 | u32::from(digit))
+    })
+}
+
+pub fn hex_begins_with(n: u32, beginning: &str) -> bool {
+    let digits = beginning.len();
+    if digits > 8 {
+        return false;
+    }
+    // Padded with zeros the beginning is an 8-digit number whose upper digits must agree.
+    let mut padded = *b"00000000";
+    for (to, from) in padded.iter_mut().zip(beginning.bytes()) {
+        *to = from;
+    }
+    let shift = 32 - 4 * digits as u32;
+    hex(&padded).is_some_and(|wanted| (n ^ wanted).checked_shr(shift).unwrap_or(0) == 0)
+}
+
+/// Puts a foreign id into the buffer; where it lies.
+pub fn store(buffer: &mut Vec<u8>, id: &str) -> Option<u32> {
+    let at = u32::try_from(buffer.len()).ok()?;
+    let len = u32::try_from(id.len()).ok()?;
+    buffer.extend_from_slice(&len.to_le_bytes());
+    buffer.extend_from_slice(id.as_bytes());
+    Some(at)
+}
+
+/// The foreign id that lies at `at`.
+pub fn stored(buffer: &[u8], at: u32) -> &str {
+    let read = || {
+        let rest = buffer.get(at as usize..)?;
+        let (len, rest) = rest.split_first_chunk::<4>()?;
+        std::str::from_utf8(rest.get(..u32::from_le_bytes(*len) as usize)?).ok()
+    };
+    read().unwrap_or_default()
+}
+
+/// Open addressing over row numbers; a slot holds the number + 1.
+#[derive(Clone, Debug, Default)]
+pub struct IdTable {
+    slots: Vec<u32>,
+    used: usize,
+}
+
+impl IdTable {
+    /// The row number among those of this hash for which `is` holds.
+    pub fn find(&self, hash: u32, is: impl Fn(u32) -> bool) -> Option<u32> {
+        let mask = self.slots.len().checked_sub(1)?;
+        let mut at = hash as usize & mask;
+        loop {
+            let number = self.slots.get(at)?.checked_sub(1)?;
+            if is(number) {
+                return Some(number);
+            }
+            at = (at + 1) & mask;
+        }
+    }
+
+    /// `hash_of` a row number that is already in, for when the table grows.
+    pub fn insert(&mut self, hash: u32, number: u32, hash_of: impl Fn(u32) -> u32) {
+        if (self.used + 1) * 4 > self.slots.len() * 3 {
+            let old = std::mem::take(&mut self.slots);
+            self.slots = vec![0; (old.len() * 2).max(8)];
+            for slot in old.into_iter().filter(|slot| *slot != 0) {
+                self.put(hash_of(slot - 1), slot);
+            }
+        }
+        self.put(hash, number + 1);
+        self.used += 1;
+    }
+
+    fn put(&mut self, hash: u32, slot: u32) {
+        let Some(mask) = self.slots.len().checked_sub(1) else { return };
+        let mut at = hash as usize & mask;
+        while let Some(there) = self.slots.get_mut(at) {
+            if *there == 0 {
+                *there = slot;
+                return;
+            }
+            at = (at + 1) & mask;
+        }
+    }
+
+    pub fn bytes(&self) -> usize {
+        self.slots.len() * 4
+    }
+}

@@ -1,0 +1,223 @@
+//! The little that a scan needs to know of JSON text: whether it is an object, and lone surrogates.
+//!
+//! Every line of a file is checked before it counts, at the speed of reading the file; serde's own check takes
+//! several times as long. It accepts what serde accepts (a test compares them), at any depth.
+
+use std::borrow::Cow;
+
+use memchr::memmem;
+
+/// Whether a text is one JSON object and nothing else. Lone surrogate escapes are fine.
+pub fn is_object(text: &[u8]) -> bool {
+    let mut check = Check { text, at: 0 };
+    check.object().is_some() && std::str::from_utf8(text).is_ok()
+}
+
+/// Goes over the text once; `None` is the first thing that is not JSON.
+struct Check<'a> {
+    text: &'a [u8],
+    at: usize,
+}
+
+/// Open brackets: the first in place, deeper ones on the heap.
+struct Open {
+    near: [u8; 32],
+    far: Vec<u8>,
+    depth: usize,
+}
+
+impl Open {
+    fn push(&mut self, bracket: u8) {
+        match self.near.get_mut(self.depth) {
+            Some(place) => *place = bracket,
+            None => self.far.push(bracket),
+        }
+        self.depth += 1;
+    }
+
+    fn pop(&mut self) -> Option<u8> {
+        self.depth = self.depth.checked_sub(1)?;
+        self.near.get(self.depth).copied().or_else(|| self.far.pop())
+    }
+
+    fn last(&self) -> Option<u8> {
+        let depth = self.depth.checked_sub(1)?;
+        self.near.get(depth).or_else(|| self.far.last()).copied()
+    }
+}
+
+impl Check<'_> {
+    fn peek(&self) -> Option<u8> {
+        self.text.get(self.at).copied()
+    }
+
+    fn blank(&mut self) {
+        while matches!(self.peek(), Some(b' ' | b'\t' | b'\r' | b'\n')) {
+            self.at += 1;
+        }
+    }
+
+    fn take(&mut self, byte: u8) -> Option<()> {
+        (self.peek()? == byte).then(|| self.at += 1)
+    }
+
+    fn object(&mut self) -> Option<()> {
+        let mut open = Open { near: [0; 32], far: Vec::new(), depth: 0 };
+        self.blank();
+        self.take(b'{')?;
+        open.push(b'{');
+        let mut fresh = true;
+        // Each round: what follows an opened bracket, or a value.
+        while let Some(bracket) = open.last() {
+            self.blank();
+            let close = if bracket == b'{' { b'}' } else { b']' };
+            if self.peek()? == close {
+                self.at += 1;
+                open.pop();
+                fresh = false;
+                continue;
+            }
+            if !std::mem::take(&mut fresh) {
+                self.take(b',')?;
+                self.blank();
+            }
+            if bracket == b'{' {
+                self.take(b'"')?;
+                self.string()?;
+                self.blank();
+                self.take(b':')?;
+                self.blank();
+            }
+            match self.peek()? {
+                bracket @ (b'{' | b'[') => {
+                    self.at += 1;
+                    open.push(bracket);
+                    fresh = true;
+                }
+                b'"' => {
+                    self.at += 1;
+                    self.string()?;
+                }
+                b't' => self.word(b"true")?,
+                b'f' => self.word(b"false")?,
+                b'n' => self.word(b"null")?,
+                _ => self.number()?,
+            }
+        }
+        self.blank();
+        (self.at == self.text.len()).then_some(())
+    }
+
+    fn word(&mut self, word: &[u8]) -> Option<()> {
+        self.text.get(self.at..)?.starts_with(word).then(|| self.at += word.len())
+    }
+
+    fn digits(&mut self) -> Option<()> {
+        let start = self.at;
+        while matches!(self.peek(), Some(b'0'..=b'9')) {
+            self.at += 1;
+        }
+        (self.at > start).then_some(())
+    }
+
+    fn number(&mut self) -> Option<()> {
+        let _ = self.take(b'-');
+        if self.take(b'0').is_none() {
+            self.digits()?;
+        }
+        if self.take(b'.').is_some() {
+            self.digits()?;
+        }
+        if self.take(b'e').or_else(|| self.take(b'E')).is_some() {
+            let _ = self.take(b'+').or_else(|| self.take(b'-'));
+            self.digits()?;
+        }
+        Some(())
+    }
+
+    /// The rest of a string.
+    fn string(&mut self) -> Option<()> {
+        loop {
+            self.at += plain(self.text.get(self.at..)?);
+            match self.peek()? {
+                b'"' => {
+                    self.at += 1;
+                    return Some(());
+                }
+                b'\\' => match self.text.get(self.at + 1)? {
+                    b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't' => self.at += 2,
+                    b'u' => {
+                        let digits = self.text.get(self.at + 2..self.at + 6)?;
+                        if !digits.iter().all(u8::is_ascii_hexdigit) {
+                            return None;
+                        }
+                        self.at += 6;
+                    }
+                    _ => return None,
+                },
+                _ => return None,
+            }
+        }
+    }
+}
+
+/// How many bytes there are before a quote, a backslash or a control character: eight at a time.
+fn plain(text: &[u8]) -> usize {
+    const ONES: u64 = 0x0101_0101_0101_0101;
+    const TOPS: u64 = 0x8080_8080_8080_8080;
+    // A byte's top bit where it is zero; above the first such byte it may be wrong.
+    let zeros = |word: u64| word.wrapping_sub(ONES) & !word & TOPS;
+    let mut done = 0;
+    for eight in text.chunks_exact(8) {
+        let word = u64::from_le_bytes(eight.try_into().unwrap_or_default());
+        let control = word.wrapping_sub(ONES * 0x20) & !word & TOPS;
+        let found = zeros(word ^ (ONES * u64::from(b'"'))) | zeros(word ^ (ONES * u64::from(b'\\'))) | control;
+        if found != 0 {
+            return done + (found.trailing_zeros() / 8) as usize;
+        }
+        done += 8;
+    }
+    let rest = text.get(done..).unwrap_or_default();
+    done + rest.iter().position(|b| matches!(b, b'"' | b'\\' | 0..0x20)).unwrap_or(rest.len())
+}
+
+/// The text with every escape of half a surrogate pair replaced by `\ufffd`: no JSON reader takes one.
+pub fn without_lone_surrogates(text: &str) -> Cow<'_, str> {
+    if memmem::find(text.as_bytes(), b"\\ud").is_none() && memmem::find(text.as_bytes(), b"\\uD").is_none() {
+        return Cow::Borrowed(text);
+    }
+    let mut clean = String::with_capacity(text.len());
+    let mut rest = text;
+    let mut changed = false;
+    while let Some(at) = rest.find('\\') {
+        let (before, escape) = rest.split_at(at);
+        clean.push_str(before);
+        let taken = match surrogate(escape) {
+            None => escape.char_indices().nth(2).map_or(escape.len(), |(end, _)| end),
+            Some(0xd800..=0xdbff) if matches!(escape.get(6..).and_then(surrogate), Some(0xdc00..=0xdfff)) => 12,
+            Some(_) => {
+                clean.push_str("\\ufffd");
+                changed = true;
+                rest = escape.get(6..).unwrap_or_default();
+                continue;
+            }
+        };
+        let (escape, after) = escape.split_at(taken);
+        clean.push_str(escape);
+        rest = after;
+    }
+    if !changed {
+        return Cow::Borrowed(text);
+    }
+    clean.push_str(rest);
+    Cow::Owned(clean)
+}
+
+/// The code unit of a surrogate's escape that the text begins with.
+fn surrogate(text: &str) -> Option<u16> {
+    let digits = text.strip_prefix("\\u")?.get(..4)?;
+    if !digits.bytes().all(|b| b.is_ascii_hexdigit()) {
+        return None;
+    }
+    u16::from_str_radix(digits, 16).ok().filter(|unit| (0xd800..=0xdfff).contains(unit))
+}
