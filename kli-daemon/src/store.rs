@@ -97,6 +97,8 @@ pub enum StoreError {
     Ambiguous { text: String, candidates: Vec<String> },
     #[error("a session {0} exists already, or did")]
     SessionExists(String),
+    #[error("{0:?} cannot be a session id: 1 to 64 of A-Z a-z 0-9 . _ -, the first a letter or digit")]
+    InvalidId(String),
     #[error("no entry {0} in this session")]
     EntryNotFound(String),
     #[error("several entries begin with {text}")]

@@ -338,10 +338,7 @@ impl Store {
 
     fn header(&self, new: &NewSession, kind: HeaderKind) -> Result<Header> {
         if !names::valid_session_id(&new.id) {
-            return Err(StoreError::Other(format!(
-                "{:?} cannot be a session id: 1 to 64 of A-Z a-z 0-9 . _ -, the first a letter or digit",
-                new.id
-            )));
+            return Err(StoreError::InvalidId(new.id.clone()));
         }
         self.check_free(new)?;
         let version = match kind {
