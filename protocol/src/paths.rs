@@ -11,8 +11,9 @@ pub const MAX_SOCKET_PATH: usize = if cfg!(any(target_os = "linux", target_os = 
 /// The socket's name in its directory.
 pub const SOCKET_NAME: &str = "kli.sock";
 
-/// The start of the names of the daemon's log files in the state directory; rotation adds to it.
-pub const LOG_PREFIX: &str = "kli-daemon.log";
+/// How the names of the daemon's log files in the state directory begin and end; the day is in between.
+pub const LOG_PREFIX: &str = "kli-daemon";
+pub const LOG_SUFFIX: &str = "log";
 
 /// What decides on the socket's path, first come first served. A variable that is empty counts as unset.
 #[derive(Clone, Debug, Default)]

@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
+use clap::error::{ContextKind, ContextValue};
 use clap::{Args as ClapArgs, CommandFactory, Parser, Subcommand, ValueEnum};
 use kli_protocol::api;
 
@@ -221,8 +222,12 @@ pub enum Command {
         #[arg(short = 'n', long, default_value_t = 100)]
         limit: u64,
     },
-    /// List the models
-    Models,
+    /// List the models that can be used
+    Models {
+        /// And those that cannot
+        #[arg(short, long)]
+        all: bool,
+    },
     /// Write a session for another program or a person
     Export {
         session_id: Option<String>,
@@ -347,12 +352,37 @@ impl From<ImportFormat> for api::ImportFormat {
 
 /// Reads the command line.
 pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Args, clap::Error> {
-    let args = Args::try_parse_from(bind_prompt(args.into_iter().collect()))?;
-    if args.command.is_some() && args.run.print.is_some() {
+    let args = bind_prompt(args.into_iter().collect());
+    let parsed = Args::try_parse_from(&args)
+        .or_else(|e| bind_later_prompt(args, &e).and_then(|args| Args::try_parse_from(args).ok()).ok_or(e))?;
+    if parsed.command.is_some() && parsed.run.print.is_some() {
         let text = "-p is a command of its own; it takes no subcommand (a prompt of several words needs quotes)";
         return Err(Args::command().error(clap::error::ErrorKind::ArgumentConflict, text));
     }
-    Ok(args)
+    Ok(parsed)
+}
+
+/// `-p --continue "the prompt"`: options may stand between `-p` and its prompt, which then looks like a command.
+fn bind_later_prompt(mut args: Vec<OsString>, error: &clap::Error) -> Option<Vec<OsString>> {
+    let print = args.iter().position(|arg| arg == "-p" || arg == "--print")?;
+    let (ContextKind::InvalidSubcommand | ContextKind::InvalidArg, ContextValue::String(prompt)) =
+        error.context().find(|(kind, _)| matches!(kind, ContextKind::InvalidSubcommand | ContextKind::InvalidArg))?
+    else {
+        return None;
+    };
+    // What `-p` has taken already is its prompt.
+    if !args.get(print + 1)?.to_str()?.starts_with('-') {
+        return None;
+    }
+    // A slip in an option's name is no prompt.
+    if prompt.starts_with('-') && !prompt.contains(char::is_whitespace) {
+        return None;
+    }
+    let at = args.iter().skip(print).position(|arg| arg == prompt.as_str())? + print;
+    args.remove(at);
+    let bound = args.get_mut(print)?;
+    *bound = OsString::from(format!("--print={prompt}"));
+    Some(args)
 }
 
 /// Ties a prompt that starts with a hyphen (`-p "- one thing"`) to its `-p`, unless it is one of our options.
@@ -411,6 +441,9 @@ mod tests {
             (&["-p", "- a list\n- of things"], Some("- a list\n- of things"), Output::Text),
             (&["-p", "--frobnicate is what?"], Some("--frobnicate is what?"), Output::Text),
             (&["-p", "hi", "--continue"], Some("hi"), Output::Text),
+            (&["-p", "--continue", "say hi"], Some("say hi"), Output::Text),
+            (&["-p", "--output", "json", "say hi"], Some("say hi"), Output::Json),
+            (&["-p", "--output", "json", "hi", "--continue"], Some("hi"), Output::Json),
             (&["--print=-x"], Some("-x"), Output::Text),
             (&[], None, Output::Text),
         ] {
@@ -424,6 +457,8 @@ mod tests {
         for line in [
             &["-p", "hi", "there"][..],
             &["-p", "x", "ls"],
+            &["-p", "--continue", "one", "two"],
+            &["-p", "--continue", "--frobnicate"],
             &["--output", "json"],
             &["-p", "x", "--continue", "--session", "s"],
             &["-p", "x", "--mode", "yolo"],

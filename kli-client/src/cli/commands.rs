@@ -54,7 +54,7 @@ pub async fn run(context: &Context, command: Command) -> anyhow::Result<Exit> {
         Command::Abort { session_id } => return abort(context, session_id.as_deref()).await,
         Command::Steer { text, follow_up } => steer(context, text, follow_up).await?,
         Command::Search { query, all, limit } => search(context, query, all, limit).await?,
-        Command::Models => models(context).await?,
+        Command::Models { all } => models(context, all).await?,
         Command::Export { session_id, format, output_file } => {
             let session_id = context.session(session_id.as_deref()).await?;
             let path = output_file.map(|p| text_of(&std::path::absolute(p)?)).transpose()?;

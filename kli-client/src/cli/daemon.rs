@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::{Context as _, bail};
 use kli_client::api::{self, StatusResult};
-use kli_client::protocol::paths::LOG_PREFIX;
+use kli_client::protocol::paths::{LOG_PREFIX, LOG_SUFFIX};
 use kli_client::{Client, ConnectError, Connector, ErrorKind, socket};
 
 use super::args::{Daemon, Global};
@@ -126,7 +126,11 @@ async fn logs(follow: bool, lines: usize) -> anyhow::Result<Exit> {
 
 fn newest_log(dir: &Path) -> Option<PathBuf> {
     let files = std::fs::read_dir(dir).ok()?.flatten();
-    let logs = files.filter(|f| f.file_name().to_string_lossy().starts_with(LOG_PREFIX));
+    let is_log = |name: &str| {
+        let day = name.strip_prefix(LOG_PREFIX).and_then(|rest| rest.strip_suffix(LOG_SUFFIX));
+        day.is_some_and(|day| day.starts_with('.') && day.ends_with('.'))
+    };
+    let logs = files.filter(|f| is_log(&f.file_name().to_string_lossy()));
     let dated = logs.map(|f| {
         let changed = f.metadata().and_then(|m| m.modified()).unwrap_or(SystemTime::UNIX_EPOCH);
         (changed, f.path())

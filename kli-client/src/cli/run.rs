@@ -19,6 +19,8 @@ use super::{Exit, UsageError, input, text};
 
 /// How long the events that belong to a run may come after its end was told.
 const LATE: Duration = Duration::from_secs(3);
+/// The words by which the result of a call that was refused for want of a person is known, the daemon's and ours.
+const NOBODY: &str = "nobody is there to allow it";
 /// What there is to see where not every event is printed.
 const OF_INTEREST: [&str; 6] =
     ["runEnd", "approvalRequested", "approvalResolved", "toolEnd", "retryScheduled", "warning"];
@@ -215,7 +217,7 @@ async fn deny(client: &Client, session_id: &str, approval: &api::Approval) {
         session_id: session_id.to_owned(),
         approval_id: approval.approval_id.clone(),
         decision: api::Decision::Deny,
-        message: Some("nobody is there to allow it; `--mode auto` allows all".into()),
+        message: Some(format!("{NOBODY}; `--mode auto` allows all")),
     };
     if let Err(e) = client.call::<api::RespondToApproval>(params).await {
         out::note(&e.to_string());
@@ -253,7 +255,7 @@ impl Watched {
         match body {
             EventBody::RunEnd { .. } => self.ended.extend(run_id.map(str::to_owned)),
             EventBody::ApprovalResolved { decision, .. } if decision == "deny" => self.denied = true,
-            EventBody::ToolEnd { is_error: true, content, .. } if content.text().contains("--mode auto") => {
+            EventBody::ToolEnd { is_error: true, content, .. } if content.text().contains(NOBODY) => {
                 self.denied = true;
             }
             EventBody::RetryScheduled { attempt, max_attempts, delay_ms, reason } => out::note(&format!(

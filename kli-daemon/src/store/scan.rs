@@ -354,14 +354,10 @@ pub fn records(
     warnings: &mut Warnings,
 ) -> io::Result<Vec<Ix>> {
     let mut taken = Vec::new();
+    let size = source.medium.size().unwrap_or_default();
     blocks(source.medium, progress.covered, |block| {
         let mut reader = Reader { source, index, above, progress, warnings, taken: &mut taken };
-        for line in &block.lines {
-            if reader.take(block, line).is_break() {
-                return ControlFlow::Break(());
-            }
-        }
-        ControlFlow::Continue(())
+        reader.take_all(block, size)
     })?;
     Ok(taken)
 }
@@ -376,7 +372,33 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    fn take(&mut self, block: &Block, line: &Line) -> ControlFlow<()> {
+    fn take_all(&mut self, block: &Block, size: u64) -> ControlFlow<()> {
+        let read: Vec<Option<Result<line::Line<'_>, NoRecord>>> = match self.source.shape {
+            Shape::V1 => Vec::new(),
+            Shape::V2 | Shape::V3 => {
+                let bytes = |line: &Line| block.bytes().get(line.text.clone()).unwrap_or_default();
+                block.lines.iter().map(|line| line.object.then(|| line::read_object(bytes(line)))).collect()
+            }
+        };
+        if size > THREADED {
+            let lines = block.lines.len().max(1) as u64;
+            let left = size.saturating_sub(block.offset) / (block.used.len() as u64 / lines).max(1);
+            // Once it is known how long lines are here: the table is made in its size.
+            if self.index.rows().is_empty() {
+                self.index.reserve(left as usize);
+            }
+            self.index.fetch(read.iter().flatten().flatten().map(|line| &*line.id));
+        }
+        let mut read = read.into_iter();
+        for line in &block.lines {
+            if self.take(block, line, read.next().flatten()).is_break() {
+                return ControlFlow::Break(());
+            }
+        }
+        ControlFlow::Continue(())
+    }
+
+    fn take(&mut self, block: &Block, line: &Line, read: Option<Result<line::Line<'_>, NoRecord>>) -> ControlFlow<()> {
         self.progress.lines = self.progress.lines.saturating_add(1);
         let offset = block.offset + line.text.start as u64;
         let end = block.offset + line.end as u64;
@@ -400,7 +422,7 @@ impl Reader<'_> {
                 let id = format!("{:08x}", self.progress.lines + 1);
                 line::read_v1(bytes, id, self.progress.last_id.clone())
             }
-            Shape::V2 | Shape::V3 => line::read_object(bytes),
+            Shape::V2 | Shape::V3 => read.unwrap_or(Err(NoRecord::Damaged)),
         };
         match read {
             Ok(record) => self.push(&record, Place { offset, len: bytes.len() as u32, crc: line.crc }),

@@ -108,14 +108,31 @@ impl IdTable {
         }
     }
 
+    /// What lies in the first slot of this hash.
+    pub fn first(&self, hash: u32) -> Option<u32> {
+        let mask = self.slots.len().checked_sub(1)?;
+        self.slots.get(hash as usize & mask)?.checked_sub(1)
+    }
+
+    /// Makes room for so many rows in all.
+    pub fn reserve(&mut self, rows: usize, hash_of: impl Fn(u32) -> u32) {
+        let slots = (rows * 2).next_power_of_two();
+        if slots > self.slots.len() {
+            self.grow(slots, hash_of);
+        }
+    }
+
+    fn grow(&mut self, slots: usize, hash_of: impl Fn(u32) -> u32) {
+        let old = std::mem::replace(&mut self.slots, vec![0; slots]);
+        for slot in old.into_iter().filter(|slot| *slot != 0) {
+            self.put(hash_of(slot - 1), slot);
+        }
+    }
+
     /// `hash_of` a row number that is already in, for when the table grows.
     pub fn insert(&mut self, hash: u32, number: u32, hash_of: impl Fn(u32) -> u32) {
         if (self.used + 1) * 4 > self.slots.len() * 3 {
-            let old = std::mem::take(&mut self.slots);
-            self.slots = vec![0; (old.len() * 2).max(8)];
-            for slot in old.into_iter().filter(|slot| *slot != 0) {
-                self.put(hash_of(slot - 1), slot);
-            }
+            self.grow((self.slots.len() * 2).max(8), hash_of);
         }
         self.put(hash, number + 1);
         self.used += 1;

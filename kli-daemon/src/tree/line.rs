@@ -4,9 +4,10 @@
 //! order: these are taken by hand. Any other order goes through serde.
 
 use std::borrow::Cow;
+use std::sync::LazyLock;
 
-use kli_protocol::record::{Body, ContextEdit, Kind, Label, Record, SessionInfoRecord, Usage};
-use memchr::{memchr, memmem};
+use kli_protocol::record::{Body, ContextEdit, Cost, Kind, Label, Record, SessionInfoRecord, Usage};
+use memchr::{memchr2, memmem};
 use serde_json::{Map, Value};
 
 use super::Role;
@@ -56,10 +57,9 @@ pub fn read(bytes: &[u8]) -> Result<Line<'_>, NoRecord> {
 
 /// As `read`, of bytes that were found to be a JSON object.
 pub fn read_object(bytes: &[u8]) -> Result<Line<'_>, NoRecord> {
-    let text = std::str::from_utf8(bytes).map_err(|_| NoRecord::Damaged)?;
-    match quick(text) {
+    match quick(bytes) {
         Some(line) => Ok(line),
-        None => slow(text),
+        None => slow(bytes),
     }
 }
 
@@ -67,8 +67,7 @@ pub fn read_object(bytes: &[u8]) -> Result<Line<'_>, NoRecord> {
 pub fn read_v1(bytes: &[u8], id: String, parent: Option<String>) -> Result<Line<'_>, NoRecord> {
     match read_object(bytes) {
         Err(NoRecord::NoId) => {
-            let text = std::str::from_utf8(bytes).map_err(|_| NoRecord::Damaged)?;
-            let mut fields = object(text)?;
+            let mut fields = object(bytes)?;
             fields.insert("id".into(), id.into());
             fields.insert("parentId".into(), parent.map_or(Value::Null, Value::String));
             from_fields(fields)
@@ -77,43 +76,42 @@ pub fn read_v1(bytes: &[u8], id: String, parent: Option<String>) -> Result<Line<
     }
 }
 
-fn quick(text: &str) -> Option<Line<'_>> {
-    let mut at = Cursor { text };
-    at.expect("{\"type\":\"")?;
-    let kind = at.string()?;
-    let kind = Kind::of_type(kind).ne(&Kind::Unknown).then(|| Kind::of_type(kind)).or(match kind {
-        "session" | "kli_session" | "" => None,
-        _ => Some(Kind::Unknown),
-    })?;
-    at.expect(",\"id\":\"")?;
+fn quick(line: &[u8]) -> Option<Line<'_>> {
+    let mut at = Cursor { rest: line };
+    at.expect(b"{\"type\":\"")?;
+    let name = at.string()?;
+    let kind = match (Kind::of_type(name), name) {
+        (Kind::Unknown, "session" | "kli_session" | "") => return None,
+        // What these say lies anywhere in the line, and they are few.
+        (Kind::Label | Kind::SessionInfo | Kind::Usage, _) => return None,
+        (Kind::ContextEdit | Kind::Compaction | Kind::BranchSummary, _) => return None,
+        (kind, _) => kind,
+    };
+    at.expect(b",\"id\":\"")?;
     let id = at.string().filter(|id| !id.is_empty())?;
-    at.expect(",\"parentId\":")?;
-    let parent = match at.expect("null") {
+    at.expect(b",\"parentId\":")?;
+    let parent = match at.expect(b"null") {
         Some(()) => None,
         None => {
-            at.expect("\"")?;
+            at.expect(b"\"")?;
             Some(at.string()?)
         }
     };
-    at.expect(",\"timestamp\":\"")?;
+    at.expect(b",\"timestamp\":\"")?;
     let timestamp = at.string()?;
     let role = match kind {
         Kind::Message => {
-            at.expect(",\"message\":{\"role\":\"")?;
+            at.expect(b",\"message\":{\"role\":\"")?;
             Some(role(at.string()?))
         }
         _ => None,
     };
-    let says = match (kind, role) {
-        (Kind::Message, Some(Role::Assistant)) => usage_at_end(at.text).map_or_else(|| slow_usage(text), Says::Usage),
-        (
-            Kind::Label | Kind::SessionInfo | Kind::Usage | Kind::ContextEdit | Kind::Compaction | Kind::BranchSummary,
-            _,
-        ) => return None,
+    let says = match role {
+        Some(Role::Assistant) => usage_at_end(at.rest).map_or_else(|| slow_usage(line), Says::Usage),
         _ => Says::Nothing,
     };
     let key = match kind {
-        Kind::Message | Kind::Custom | Kind::CustomMessage => idempotency_key(text),
+        Kind::Message | Kind::Custom | Kind::CustomMessage => idempotency_key(line),
         _ => None,
     };
     Some(Line {
@@ -128,24 +126,45 @@ fn quick(text: &str) -> Option<Line<'_>> {
 }
 
 struct Cursor<'a> {
-    text: &'a str,
+    rest: &'a [u8],
 }
 
 impl<'a> Cursor<'a> {
-    fn expect(&mut self, what: &str) -> Option<()> {
-        self.text = self.text.strip_prefix(what)?;
+    fn expect(&mut self, what: &[u8]) -> Option<()> {
+        self.rest = self.rest.strip_prefix(what)?;
         Some(())
     }
 
     /// The rest of a string without escapes, and its closing quote.
     fn string(&mut self) -> Option<&'a str> {
-        let end = memchr(b'"', self.text.as_bytes())?;
-        let (string, rest) = (self.text.get(..end)?, self.text.get(end + 1..)?);
-        if memchr(b'\\', string.as_bytes()).is_some() {
+        let end = memchr2(b'"', b'\\', self.rest)?;
+        let (string, rest) = self.rest.split_at_checked(end)?;
+        self.rest = rest.strip_prefix(b"\"")?;
+        std::str::from_utf8(string).ok()
+    }
+
+    /// A whole number that stands at `name`.
+    fn number(&mut self, name: &[u8]) -> Option<u64> {
+        self.expect(name)?;
+        let digits = self.rest.iter().take_while(|b| b.is_ascii_digit()).count();
+        let (number, rest) = self.rest.split_at_checked(digits)?;
+        // A fraction or exponent is for serde.
+        if matches!(rest.first(), Some(b'.' | b'e' | b'E')) || !(1..=18).contains(&digits) {
             return None;
         }
-        self.text = rest;
-        Some(string)
+        self.rest = rest;
+        Some(number.iter().fold(0, |n, digit| n * 10 + u64::from(digit - b'0')))
+    }
+
+    fn price(&mut self, name: &[u8]) -> Option<f64> {
+        self.expect(name)?;
+        let end = memchr2(b',', b'}', self.rest)?;
+        let (number, rest) = self.rest.split_at_checked(end)?;
+        self.rest = rest;
+        match number {
+            b"0" => Some(0.0),
+            _ => std::str::from_utf8(number).ok()?.parse().ok(),
+        }
     }
 }
 
@@ -159,32 +178,52 @@ fn role(name: &str) -> Role {
     }
 }
 
-/// How much of a line's end is searched for what is written last.
-const END: usize = 1024;
-
 /// The key, which is written last; one that lies elsewhere, or is longer than any of ours, is not found.
-fn idempotency_key(text: &str) -> Option<String> {
-    let from = text.len().saturating_sub(128);
-    let end = text.as_bytes().get(from..)?;
-    memmem::rfind(end, b"\"idempotencyKey\":\"")?;
-    match object(text).ok()?.get("idempotencyKey")? {
+fn idempotency_key(line: &[u8]) -> Option<String> {
+    // Most messages end in a number or a bracket.
+    if !line.ends_with(b"\"}") {
+        return None;
+    }
+    let end = line.get(line.len().saturating_sub(128)..)?;
+    memmem::find(end, b"\"idempotencyKey\":\"")?;
+    match object(line).ok()?.get("idempotencyKey")? {
         Value::String(key) => Some(key.clone()),
         _ => None,
     }
 }
 
+/// How much of a line's end holds the usage of an assistant message, as we and pi write it.
+const END: usize = 512;
+static USAGE: LazyLock<memmem::Finder<'static>> = LazyLock::new(|| memmem::Finder::new(b",\"usage\":{"));
+
 /// The usage of an assistant message as we and pi write it: after the content, `stopReason` right behind it.
-fn usage_at_end(text: &str) -> Option<Usage> {
-    let from = text.len().saturating_sub(END);
-    let end = text.as_bytes().get(from..)?;
-    let at = from + memmem::rfind(end, b",\"usage\":{")? + 9;
-    let object = text.get(at..)?;
-    let close = memmem::find(object.as_bytes(), b",\"stopReason\":\"")?;
-    serde_json::from_str(object.get(..close)?).ok()
+fn usage_at_end(line: &[u8]) -> Option<Usage> {
+    let end = line.get(line.len().saturating_sub(END)..)?;
+    let at = USAGE.find_iter(end).last()?;
+    let mut at = Cursor { rest: end.get(at + USAGE.needle().len()..)? };
+    let usage = Usage {
+        input: at.number(b"\"input\":")?,
+        output: at.number(b",\"output\":")?,
+        cache_read: at.number(b",\"cacheRead\":")?,
+        cache_write: at.number(b",\"cacheWrite\":")?,
+        total_tokens: at.number(b",\"totalTokens\":")?,
+        cost: {
+            at.expect(b",\"cost\":{")?;
+            Cost {
+                input: at.price(b"\"input\":")?,
+                output: at.price(b",\"output\":")?,
+                cache_read: at.price(b",\"cacheRead\":")?,
+                cache_write: at.price(b",\"cacheWrite\":")?,
+                total: at.price(b",\"total\":")?,
+            }
+        },
+    };
+    at.expect(b"}},\"stopReason\":\"")?;
+    Some(usage)
 }
 
-fn slow_usage(text: &str) -> Says {
-    object(text).map_or(Says::Nothing, |fields| usage_of(fields.get("message").and_then(|m| m.get("usage"))))
+fn slow_usage(line: &[u8]) -> Says {
+    object(line).map_or(Says::Nothing, |fields| usage_of(fields.get("message").and_then(|m| m.get("usage"))))
 }
 
 fn usage_of(value: Option<&Value>) -> Says {
@@ -192,13 +231,14 @@ fn usage_of(value: Option<&Value>) -> Says {
     usage.map_or(Says::Nothing, Says::Usage)
 }
 
-fn object(text: &str) -> Result<Map<String, Value>, NoRecord> {
+fn object(line: &[u8]) -> Result<Map<String, Value>, NoRecord> {
+    let text = std::str::from_utf8(line).map_err(|_| NoRecord::Damaged)?;
     // What is an object and yet cannot be read is nested deeper than serde goes.
     serde_json::from_str(&json::without_lone_surrogates(text)).map_err(|_| NoRecord::Damaged)
 }
 
-fn slow(text: &str) -> Result<Line<'static>, NoRecord> {
-    from_fields(object(text)?)
+fn slow(line: &[u8]) -> Result<Line<'static>, NoRecord> {
+    from_fields(object(line)?)
 }
 
 fn from_fields(fields: Map<String, Value>) -> Result<Line<'static>, NoRecord> {

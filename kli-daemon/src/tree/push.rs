@@ -152,6 +152,13 @@ impl Index {
         index
     }
 
+    /// Makes room for so many records in all, as far as that can be told: a table that grows is filled anew.
+    pub fn reserve(&mut self, rows: usize) {
+        let mut ids = std::mem::take(&mut self.ids);
+        ids.reserve(rows, |n| self.rows.get(n as usize).map_or(0, |row| self.id_of(row).hash()));
+        self.ids = ids;
+    }
+
     fn insert_id(&mut self, hash: u32, number: u32) {
         let mut ids = std::mem::take(&mut self.ids);
         ids.insert(hash, number, |n| self.rows.get(n as usize).map_or(0, |row| self.id_of(row).hash()));

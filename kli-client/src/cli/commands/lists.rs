@@ -137,34 +137,52 @@ pub(super) async fn search(context: &Context, query: String, all: bool, limit: u
     Ok(())
 }
 
-pub(super) async fn models(context: &Context) -> anyhow::Result<()> {
+pub(super) async fn models(context: &Context, all: bool) -> anyhow::Result<()> {
     let listed = context.client.call::<api::ListModels>(api::NoParams {}).await?;
     if context.global.json {
         return out::json(&listed);
     }
-    Ok(out::print(&list_models(&listed, None, Style::of_stdout()))?)
+    let style = Style::of_stdout();
+    let shown: Vec<&api::ModelInfo> = listed.models.iter().filter(|m| all || m.available).collect();
+    let mut lines = list_models(&shown, &listed.default, style);
+    if !all {
+        lines.extend(unusable(&listed.models).into_iter().map(|line| style.paint(Look::Dim, &line)));
+    }
+    Ok(out::line(&lines.join("\n"))?)
 }
 
-/// The models, one a line; the current one (else the default) is marked.
-pub fn list_models(listed: &api::ListModelsResult, current: Option<&api::ModelRef>, style: Style) -> String {
-    let marked = current.unwrap_or(&listed.default);
-    let names: Vec<String> =
-        listed.models.iter().map(|m| text::one_line(&format!("{}/{}", m.provider, m.model_id))).collect();
-    let width = names.iter().map(|n| n.chars().count()).max().unwrap_or(0);
-    let mut lines = String::new();
-    for (model, name) in listed.models.iter().zip(&names) {
-        let mark = if *name == marked.to_string() { "*" } else { " " };
+/// Models, one a line; the current one is marked.
+pub fn list_models(models: &[&api::ModelInfo], current: &api::ModelRef, style: Style) -> Vec<String> {
+    let name = |m: &api::ModelInfo| text::one_line(&format!("{}/{}", m.provider, m.model_id));
+    let width = models.iter().map(|m| name(m).chars().count()).max().unwrap_or(0);
+    let line = |model: &&api::ModelInfo| {
+        let mark = if name(model) == current.to_string() { "*" } else { " " };
         let cost = match (model.cost.input, model.cost.output) {
             (0.0, 0.0) => String::new(),
             (input, output) => format!("  ${input}/{output} per M"),
         };
-        let mut about = format!("{}k{cost}", model.context_window / 1000);
-        if !model.available {
-            about = format!("{about}  not usable: {}", text::one_line(model.reason.as_deref().unwrap_or("?")));
+        let usable = if model.available { "" } else { "  (not usable)" };
+        let about = format!("{}k{cost}{usable}", model.context_window / 1000);
+        format!("{mark} {}  {}", text::pad(&name(model), width), style.paint(Look::Dim, &about))
+    };
+    models.iter().map(line).collect()
+}
+
+/// Why models cannot be used, once for each provider and reason.
+pub fn unusable(models: &[api::ModelInfo]) -> Vec<String> {
+    let mut reasons: Vec<(String, String, usize)> = Vec::new();
+    for model in models.iter().filter(|m| !m.available) {
+        let reason = text::one_line(model.reason.as_deref().unwrap_or("not usable"));
+        match reasons.iter_mut().find(|(provider, r, _)| *provider == model.provider && *r == reason) {
+            Some((_, _, count)) => *count += 1,
+            None => reasons.push((model.provider.clone(), reason, 1)),
         }
-        lines.push_str(&format!("{mark} {}  {}\n", text::pad(name, width), style.paint(Look::Dim, &about)));
     }
-    lines
+    let line = |(provider, reason, count): (String, String, usize)| {
+        let models = if count == 1 { "model" } else { "models" };
+        format!("- {} ({count} {models}): {reason}", text::one_line(&provider))
+    };
+    reasons.into_iter().map(line).collect()
 }
 
 #[cfg(test)]

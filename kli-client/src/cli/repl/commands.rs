@@ -226,13 +226,17 @@ impl Repl {
         if rest.is_empty() {
             let listed = self.context.client.call::<api::ListModels>(api::NoParams {}).await?;
             let current = self.context.state(&self.session_id).await?.model();
-            let shown = scripts::list_models(&listed, Some(&current), self.style);
-            let numbered: Vec<String> =
-                (1..).zip(shown.lines()).map(|(n, l): (usize, _)| format!("{n:>3} {l}")).collect();
-            let models =
-                listed.models.into_iter().map(|m| api::ModelRef { provider: m.provider, model_id: m.model_id });
-            self.listed = Listed::Models(models.collect());
+            let usable: Vec<&api::ModelInfo> = listed.models.iter().filter(|m| m.available).collect();
+            let lines = scripts::list_models(&usable, &current, self.style);
+            let numbered: Vec<String> = (1..).zip(&lines).map(|(n, l): (usize, _)| format!("{n:>3} {l}")).collect();
+            let refs =
+                usable.iter().map(|m| api::ModelRef { provider: m.provider.clone(), model_id: m.model_id.clone() });
+            self.listed = Listed::Models(refs.collect());
             self.line_out(&numbered.join("\n"))?;
+            if usable.len() < listed.models.len() {
+                let rest = listed.models.len() - usable.len();
+                self.dim(&format!("{rest} more need a key or a server: `kli models` says which"))?;
+            }
             return self.dim("/model N or /model PROVIDER/MODEL changes to one");
         }
         let model = match (number(rest), &self.listed) {

@@ -124,7 +124,7 @@ async fn prompt(context: &Context, caller: &Caller, params: PromptParams) -> Res
     let session = params.session_id.clone();
     let order = order(params)?;
     let started = match context.ask(caller, &session, move |actor| actor.prompt(order)).await? {
-        PromptAnswer::Now(started) => started?,
+        PromptAnswer::Now(started) => (*started)?,
         PromptAnswer::Later(answer) => answer
             .await
             .map_err(|_| ApiError::new(ErrorKind::ShuttingDown, "The session was closed; call again."))??,

@@ -181,7 +181,7 @@ impl Actor {
 
 fn denied_unasked(reason: &str) -> String {
     format!(
-        "Not run: {reason}, and nobody is there to allow it. To allow such calls, run with mode `auto`, or add a rule \
+        "Not run, since nobody is there to allow it. {reason} To allow such calls, run with mode `auto`, or add a rule \
          under [approvals] allow in config.toml."
     )
 }

@@ -48,7 +48,7 @@ pub struct Started {
 
 /// The answer to a prompt, which may have to wait for an abort to finish.
 pub enum PromptAnswer {
-    Now(Result<Started, ApiError>),
+    Now(Box<Result<Started, ApiError>>),
     Later(oneshot::Receiver<Result<Started, ApiError>>),
 }
 
@@ -154,7 +154,7 @@ impl Actor {
             self.expand(&mut order);
         }
         if let Some(known) = order.key.as_deref().and_then(|key| self.known_key(key)) {
-            return PromptAnswer::Now(Ok(self.answer_again(known)));
+            return PromptAnswer::Now(Box::new(Ok(self.answer_again(known))));
         }
         let aborting = self.run.as_ref().is_some_and(|run| run.cancel.is_cancelled())
             || self.work.as_ref().is_some_and(|work| work.cancel.is_cancelled());
@@ -163,7 +163,7 @@ impl Actor {
             self.queue.deferred.push((order, reply));
             return PromptAnswer::Later(answer);
         }
-        PromptAnswer::Now(self.prompt_now(order))
+        PromptAnswer::Now(Box::new(self.prompt_now(order)))
     }
 
     /// What was typed is kept beside what it stands for.

@@ -26,7 +26,14 @@ const MAX_SHELLS: usize = 16;
 /// A command that runs, or has ended and waits to be written.
 pub(super) struct Shell {
     cancel: CancellationToken,
-    ended: Option<(BashExecution, Option<String>, oneshot::Sender<Result<BashResult, ApiError>>)>,
+    ended: Option<Ended>,
+}
+
+/// A command that has ended.
+struct Ended {
+    execution: BashExecution,
+    key: Option<String>,
+    reply: oneshot::Sender<Result<BashResult, ApiError>>,
 }
 
 /// What a person wants run.
@@ -119,7 +126,7 @@ impl Actor {
             timestamp: self.deps.clock.now_ms(),
         };
         if let Some(shell) = self.shells.get_mut(&entry_id) {
-            shell.ended = Some((execution, order.key, reply));
+            shell.ended = Some(Ended { execution, key: order.key, reply });
         }
         // Between turns of a run its entry would come between a call and its results.
         if self.run.is_none() {
@@ -132,7 +139,8 @@ impl Actor {
         let ended: Vec<String> =
             self.shells.iter().filter(|(_, shell)| shell.ended.is_some()).map(|(id, _)| id.clone()).collect();
         for entry_id in ended {
-            let Some((execution, key, reply)) = self.shells.remove(&entry_id).and_then(|shell| shell.ended) else {
+            let Some(Ended { execution, key, reply }) = self.shells.remove(&entry_id).and_then(|shell| shell.ended)
+            else {
                 continue;
             };
             let result = result_of(&entry_id, &execution);

@@ -78,7 +78,7 @@ impl Actor {
                 .map_err(api_error)?;
         }
         if let Some(run) = &mut self.run {
-            let moved = records.iter().zip(&appended.ixs).filter(|(r, _)| r.body.kind().becomes_leaf()).last();
+            let moved = records.iter().zip(&appended.ixs).rfind(|(r, _)| r.body.kind().becomes_leaf());
             run.tip = moved.map(|(_, ix)| *ix).or(run.tip);
         }
         let bodies: Vec<_> = records.into_iter().map(|r| r.body).collect();
