@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use super::disk::{Disk, Locking};
 use super::medium::{Lost, Medium};
 use super::scan::{self, Head, Source, Warnings};
-use super::{Facts, StoreError, medium, names};
+use super::{Facts, StoreError, medium, names, sidecar};
 use crate::tree::{Index, Ix, json, line};
 
 /// What one file of the directory is.
@@ -326,9 +326,18 @@ fn read_summary(path: &Path, extent: Extent, stop: &AtomicBool) -> super::Result
     let source = Source { medium: &ends, path: Some(path), shape: head.shape };
     match extent {
         Extent::All => {
+            // Of a large file that was open before only the end is new.
+            if head.header.base.is_none()
+                && Medium::size(&disk).unwrap_or_default() > sidecar::ABOVE
+                && let Some(idx) = sidecar::path_of(path, false)
+                && let Some(known) = sidecar::load(&idx, path, &disk, &head, 0)
+            {
+                (index, progress, warnings) = known;
+            }
+            let first = index.end();
             scan::records(&source, &mut index, &(), &mut progress, &mut warnings).map_err(failed)?;
             if head.header.base.is_none() {
-                scan::settle(&mut index, &(), 0, Some(path), &mut warnings);
+                scan::settle(&mut index, &(), first, Some(path), &mut warnings);
             }
         }
         Extent::Ends => {
