@@ -252,9 +252,13 @@ impl Index {
         Index { rows: parts.rows, ids: IdTable::load(parts.slots, used), foreign: parts.foreign, rest: parts.rest }
     }
 
-    /// Rows, slots and foreign ids as bytes, and the rest.
-    pub fn parts(&self) -> ([&[u8]; 2], [&[u8]; 2], &[u8], &Rest) {
-        (self.rows.bytes(), self.ids.slots(), &self.foreign, &self.rest)
+    /// Rows, slots and foreign ids as bytes, to be stored with the rest.
+    pub fn parts(&self) -> [Vec<&[u8]>; 3] {
+        [self.rows.bytes().into(), self.ids.slots().into(), vec![&self.foreign]]
+    }
+
+    pub fn rest(&self) -> &Rest {
+        &self.rest
     }
 
     pub fn start(&self) -> u32 {

@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use kli_protocol::api::Unreadable;
 use kli_protocol::record::{Base, Header, HeaderKind, KLI_SESSION_VERSION, SESSION_VERSION};
@@ -34,7 +34,7 @@ pub struct Store {
     gone: Mutex<HashSet<String>>,
     catalog: Arc<Mutex<Catalog>>,
     /// Reads ahead for lists; none without a directory.
-    lister: Option<Lister>,
+    lister: OnceLock<Lister>,
     last: Mutex<Last>,
 }
 
@@ -60,8 +60,7 @@ impl Store {
         let shared =
             Shared { syncer, indexer, durability: settings.durability, budget: Budget::new(settings.max_memory_bytes) };
         let catalog = Arc::<Mutex<Catalog>>::default();
-        let lister = dir.clone().map(|dir| Lister::start(dir, catalog.clone())).transpose().map_err(no_thread)?;
-        Ok(Arc::new(Store {
+        let store = Arc::new(Store {
             last: Mutex::new(Last::load(dir.as_deref())),
             dir,
             shared: Arc::new(shared),
@@ -69,8 +68,13 @@ impl Store {
             memory: Mutex::default(),
             gone: Mutex::default(),
             catalog,
-            lister,
-        }))
+            lister: OnceLock::new(),
+        });
+        if let Some(dir) = store.dir.clone() {
+            let lister = Lister::start(dir, store.catalog.clone(), Arc::downgrade(&store)).map_err(no_thread)?;
+            let _ = store.lister.set(lister);
+        }
+        Ok(store)
     }
 
     pub fn session_dir(&self) -> Option<&Path> {
@@ -271,6 +275,11 @@ impl Store {
         (all, unreadable)
     }
 
+    /// Whether lists still lack what is read in the background.
+    pub fn is_listing(&self) -> bool {
+        self.dir.is_some() && self.refreshed().is_unfinished()
+    }
+
     pub fn delete(&self, id: &str) -> Result<()> {
         let log = self.live(id);
         if lock(&self.memory).remove(id).is_some() {
@@ -427,8 +436,8 @@ impl Store {
         let mut catalog = lock(&self.catalog);
         if let Some(dir) = &self.dir {
             catalog.refresh(dir, &live);
-            if catalog.glanced().is_some()
-                && let Some(lister) = &self.lister
+            if catalog.is_unfinished()
+                && let Some(lister) = self.lister.get()
             {
                 lister.wake();
             }
@@ -545,6 +554,7 @@ impl Store {
         if let Some(log) = there.upgrade() {
             return Ok(log);
         }
+        let _hold = self.lister.get().map(Lister::hold);
         let log = Arc::new(self.read_log(&path, disk, head, home, base)?);
         if deleted {
             log.close("this session was deleted");
@@ -616,7 +626,7 @@ impl Store {
             state.progress = progress;
             state.warnings = warnings;
             state.head_end = head.end;
-            let opened = Opened { path, disk: &*disk, head: &opened_head, based };
+            let opened = Opened { path, disk: &disk, head: &opened_head, based };
             state.from_idx = self.take_idx(&opened, home, state);
             let source = Source { medium: &*disk, path: Some(path), shape: head.shape };
             let failed = |source| StoreError::Io { act: format!("cannot read {}", path.display()), source };
@@ -717,7 +727,7 @@ struct Opening {
 fn listed(catalog: &Catalog, summary: &Summary) -> Facts {
     let mut facts = summary.facts.clone();
     facts.parent_session = summary.parent_session.as_deref().and_then(catalog::parent_id);
-    let mut base = summary.base.as_ref();
+    let mut base = summary.base.as_ref().filter(|_| summary.unjoined);
     let mut seen = 0;
     while let Some(wanted) = base
         && facts.first_prompt.is_none()

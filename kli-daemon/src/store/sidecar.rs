@@ -157,12 +157,12 @@ pub fn save(idx: &Path, file: &Path, snapshot: &Snapshot<'_>) {
 
 fn write(idx: &Path, file: &Path, snapshot: &Snapshot<'_>) -> io::Result<()> {
     let meta = std::fs::metadata(file)?;
-    let (rows, slots, foreign, rest) = snapshot.index.parts();
+    let [rows, slots, foreign] = snapshot.index.parts();
     let mut warnings = snapshot.warnings.clone();
     // A torn tail is found again by whoever scans it again.
     warnings.list.retain(|warning| warning.kind != "tornTail");
     let about = About {
-        rest,
+        rest: snapshot.index.rest(),
         progress: Progress { tail: Tail::Clean, ..snapshot.progress.clone() },
         warnings,
         inode: meta.ino(),
@@ -171,7 +171,7 @@ fn write(idx: &Path, file: &Path, snapshot: &Snapshot<'_>) -> io::Result<()> {
         base: snapshot.base.clone(),
     };
     let rest = serde_json::to_vec(&about)?;
-    let parts: [&[&[u8]]; 4] = [&rows, &slots, &[foreign], &[&rest]];
+    let parts: [Vec<&[u8]>; 4] = [rows, slots, foreign, vec![&rest]];
     let mut head = Head0 { magic: MAGIC, lens: [0; 4], crcs: [0; 4], crc: 0, pad: 0 };
     for ((part, len), crc) in parts.iter().zip(&mut head.lens).zip(&mut head.crcs) {
         let mut hasher = crc32fast::Hasher::new();

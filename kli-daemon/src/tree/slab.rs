@@ -1,6 +1,6 @@
 //! Fixed-size items of which the first may lie in a file that is mapped, and the rest grow in memory.
 
-use bytemuck::{Pod, cast_slice, cast_slice_mut, pod_collect_to_vec, try_cast_slice};
+use bytemuck::{Pod, cast_slice, cast_slice_mut, try_cast_slice};
 
 /// Bytes that were loaded and may be changed; changes stay in memory.
 pub trait Loaded: AsRef<[u8]> + AsMut<[u8]> + Send + Sync {}
@@ -99,10 +99,5 @@ impl<T: Pod> Slab<T> {
     /// To be written, one part after the other.
     pub fn bytes(&self) -> [&[u8]; 2] {
         [cast_slice(self.loaded_items()), cast_slice(&self.grown)]
-    }
-
-    /// As one vector, for tests.
-    pub fn to_vec(&self) -> Vec<T> {
-        pod_collect_to_vec(&self.bytes().concat())
     }
 }
