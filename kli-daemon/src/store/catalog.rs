@@ -8,16 +8,16 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::io::Write;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use kli_protocol::api::Unreadable;
 use kli_protocol::record::{Base, Header};
 use serde::{Deserialize, Serialize};
 
 use super::disk::{Disk, Locking};
+use super::listing::Stop;
 use super::medium::{Lost, Medium};
 use super::scan::{self, Head, Source, Warnings};
-use super::{Facts, StoreError, medium, names};
+use super::{Facts, StoreError, medium, names, sidecar};
 use crate::tree::{Index, Ix, json, line};
 
 /// What one file of the directory is.
@@ -26,6 +26,8 @@ pub struct Summary {
     pub facts: Facts,
     /// Only the beginning and the end of the file were read.
     pub glanced: bool,
+    /// A fork of which only the own file was read: what its base adds is missing.
+    pub unjoined: bool,
     /// As the header says: an id, or a path.
     pub parent_session: Option<String>,
     pub base: Option<Base>,
@@ -103,6 +105,35 @@ impl Catalog {
     pub fn glanced(&self) -> Option<(PathBuf, Stamp)> {
         let glanced = |known: &Known| known.what.as_ref().is_ok_and(|summary| summary.glanced);
         self.files.iter().find(|(_, known)| glanced(known)).map(|(path, known)| (path.clone(), known.stamp))
+    }
+
+    /// A fork whose base was not asked yet.
+    pub fn unjoined(&self) -> Option<(PathBuf, Stamp, String)> {
+        self.owners.iter().find_map(|(id, path)| {
+            let known = self.files.get(path)?;
+            known.what.as_ref().ok().filter(|s| s.unjoined)?;
+            Some((path.clone(), known.stamp, id.clone()))
+        })
+    }
+
+    /// What the whole of a fork says; none: it could not be opened, and its own file has to do.
+    pub fn join(&mut self, path: &Path, stamp: Stamp, whole: Option<Facts>) {
+        let Some(known) = self.files.get_mut(path).filter(|known| known.stamp == stamp) else { return };
+        let Ok(summary) = &mut known.what else { return };
+        summary.unjoined = false;
+        self.unsaved += 1;
+        if let Some(whole) = whole {
+            let own = &mut summary.facts;
+            (own.first_prompt, own.last_prompt) = (whole.first_prompt, whole.last_prompt);
+            (own.entry_count, own.message_count) = (whole.entry_count, whole.message_count);
+            (own.warnings, own.read_only) = (whole.warnings, whole.read_only);
+            summary.glanced = false;
+        }
+    }
+
+    /// Whether the background has something to do.
+    pub fn is_unfinished(&self) -> bool {
+        self.glanced().is_some() || self.unjoined().is_some()
     }
 
     /// What a file that was glanced at really holds, if it is still the same.
@@ -293,11 +324,11 @@ fn stamp(meta: &std::fs::Metadata) -> Stamp {
 }
 
 fn summary(path: &Path, size: u64) -> Result<Summary, String> {
-    reasoned(read_summary(path, if size > GLANCE_ABOVE { Extent::Ends } else { Extent::All }, &AtomicBool::new(false)))
+    reasoned(read_summary(path, if size > GLANCE_ABOVE { Extent::Ends } else { Extent::All }, &Stop::default()))
 }
 
 /// By reading the whole file, however large; ends early when `stop` is set.
-pub fn full_summary(path: &Path, stop: &AtomicBool) -> Result<Summary, String> {
+pub fn full_summary(path: &Path, stop: &Stop) -> Result<Summary, String> {
     reasoned(read_summary(path, Extent::All, stop))
 }
 
@@ -315,7 +346,7 @@ enum Extent {
     Ends,
 }
 
-fn read_summary(path: &Path, extent: Extent, stop: &AtomicBool) -> super::Result<Summary> {
+fn read_summary(path: &Path, extent: Extent, stop: &Stop) -> super::Result<Summary> {
     let disk = Disk::open(path, Locking::None)?;
     let head = scan::head(&disk, path)?;
     let mut index = Index::new(0, None);
@@ -326,9 +357,18 @@ fn read_summary(path: &Path, extent: Extent, stop: &AtomicBool) -> super::Result
     let source = Source { medium: &ends, path: Some(path), shape: head.shape };
     match extent {
         Extent::All => {
+            // Of a large file that was open before only the end is new.
+            if head.header.base.is_none()
+                && Medium::size(&disk).unwrap_or_default() > sidecar::ABOVE
+                && let Some(idx) = sidecar::path_of(path, false)
+                && let Some(known) = sidecar::load(&idx, path, &disk, &head, 0)
+            {
+                (index, progress, warnings) = known;
+            }
+            let first = index.end();
             scan::records(&source, &mut index, &(), &mut progress, &mut warnings).map_err(failed)?;
             if head.header.base.is_none() {
-                scan::settle(&mut index, &(), 0, Some(path), &mut warnings);
+                scan::settle(&mut index, &(), first, Some(path), &mut warnings);
             }
         }
         Extent::Ends => {
@@ -371,13 +411,20 @@ fn read_summary(path: &Path, extent: Extent, stop: &AtomicBool) -> super::Result
     // Parents that lie in the base are not missing.
     facts.warnings = warnings.list;
     let Header { parent_session, base, migrated_from, .. } = head.header;
-    Ok(Summary { facts, glanced: extent == Extent::Ends, parent_session, base, migrated_from })
+    Ok(Summary {
+        facts,
+        glanced: extent == Extent::Ends,
+        unjoined: base.is_some(),
+        parent_session,
+        base,
+        migrated_from,
+    })
 }
 
 /// A file of which only the beginning is shown, or all of it until somebody wants to stop.
 struct Ends<'a> {
     disk: &'a Disk,
-    stop: &'a AtomicBool,
+    stop: &'a Stop,
     extent: Extent,
 }
 
@@ -399,7 +446,7 @@ impl Medium for Ends<'_> {
     }
 
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> std::io::Result<usize> {
-        if self.stop.load(Ordering::Relaxed) {
+        if self.stop.is_set() {
             return Err(std::io::ErrorKind::Interrupted.into());
         }
         let end = match self.extent {

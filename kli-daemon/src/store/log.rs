@@ -2,13 +2,14 @@
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
 
 use kli_protocol::record::{Body, Entry, Header, Kind, Record};
 use serde_json::{Map, value::RawValue};
 
 use super::medium::{self, Budget, Medium};
-use super::scan::{Progress, Shape, Warnings};
+use super::scan::{self, Progress, Shape, Source, Warnings};
+use super::sidecar::{self, Indexer, Leftover, Snapshot};
 use super::sync::{Job, Syncer};
 use super::{Durability, Facts, Ix, Node, Result, StoreError, legacy, names};
 use crate::tree::{Above, Index, NONE, Row, json, line, link};
@@ -31,6 +32,8 @@ pub struct Log {
     pub(super) writer: Mutex<Writer>,
     /// Forks refer to its records: they must not be tied anew.
     pub(super) forked: AtomicBool,
+    /// Itself, for the thread that writes indexes.
+    pub(super) me: OnceLock<Weak<Log>>,
     prompts: Prompts,
 }
 
@@ -68,6 +71,7 @@ pub(super) enum Home {
 /// What all logs of a store have in common.
 pub(super) struct Shared {
     pub syncer: Syncer,
+    pub indexer: Indexer,
     pub durability: Durability,
     pub budget: Arc<Budget>,
 }
@@ -88,6 +92,11 @@ pub(super) struct State {
     pub warnings: Warnings,
     pub read_only: Option<String>,
     pub newer: bool,
+    /// Where the records begin.
+    pub head_end: u64,
+    /// Own records that `.idx` holds, and whether the index came from there.
+    pub indexed: usize,
+    pub from_idx: bool,
 }
 
 #[derive(Clone)]
@@ -154,10 +163,14 @@ impl Log {
                 warnings: Warnings::default(),
                 read_only: None,
                 newer: false,
+                head_end: 0,
+                indexed: 0,
+                from_idx: false,
             }),
             base,
             writer: Mutex::default(),
             forked: AtomicBool::new(false),
+            me: OnceLock::new(),
             prompts: Prompts::default(),
         }
     }
@@ -220,7 +233,7 @@ impl Log {
     /// No record was written yet (nor, where it is to have one, its file).
     pub fn is_empty(&self) -> bool {
         let state = self.read();
-        self.base.is_none() && state.index.rows().is_empty() && state.place.as_ref().is_none_or(|p| p.path.is_none())
+        self.base.is_none() && state.index.is_empty() && state.place.as_ref().is_none_or(|p| p.path.is_none())
     }
 
     /// Where the next entry attaches; none: before the first.
@@ -384,7 +397,11 @@ impl Log {
             (row, place, state.shape)
         };
         let failed = |source| StoreError::Io { act: format!("cannot read an entry of session {}", owner.id), source };
-        let bytes = medium::read(&*place.medium, row.offset, row.len).map_err(failed)?;
+        let mut bytes = medium::read(&*place.medium, row.offset, row.len).map_err(failed)?;
+        if crc32fast::hash(&bytes) != row.crc && owner.without_idx() {
+            let row = self.row(ix.0).ok_or_else(|| StoreError::EntryNotFound(ix.0.to_string()))?;
+            bytes = medium::read(&*place.medium, row.offset, row.len).map_err(failed)?;
+        }
         let text = String::from_utf8(bytes).map_err(|_| self.unreadable(ix, "no longer holds a record"))?;
         let text = match json::without_lone_surrogates(&text) {
             std::borrow::Cow::Borrowed(_) => text,
@@ -394,6 +411,65 @@ impl Log {
             Shape::V1 => Ok(legacy::upgraded(owner, ix, &text).unwrap_or(text)),
             Shape::V2 | Shape::V3 => Ok(text),
         }
+    }
+
+    /// A body was not what `.idx` says: that is dropped, and the file read. False where there was none to drop.
+    fn without_idx(&self) -> bool {
+        let _writer = self.lock_writer();
+        let (place, shape, head_end) = {
+            let state = self.read();
+            match &state.place {
+                Some(place) if state.from_idx => (place.clone(), state.shape, state.head_end),
+                _ => return false,
+            }
+        };
+        if let Some(idx) = self.idx_path(&place) {
+            let _ = std::fs::remove_file(idx);
+        }
+        let mut index = Index::new(self.start, self.base.as_ref().map(|base| base.entry));
+        let mut progress = Progress { covered: head_end, ..Progress::default() };
+        let mut warnings = Warnings::default();
+        let source = Source { medium: &*place.medium, path: place.path.as_deref(), shape };
+        if scan::records(&source, &mut index, &self.above(), &mut progress, &mut warnings).is_err() {
+            return false;
+        }
+        scan::settle(&mut index, &self.above(), 0, place.path.as_deref(), &mut warnings);
+        let mut state = self.write();
+        if index.end() != state.index.end() {
+            let reason = "the session's file was changed by another program; open it again";
+            state.read_only.get_or_insert_with(|| reason.to_owned());
+        }
+        state.warnings.list.append(&mut warnings.list);
+        (state.index, state.progress, state.from_idx, state.indexed) = (index, progress, false, 0);
+        true
+    }
+
+    fn idx_path(&self, place: &Placed) -> Option<PathBuf> {
+        sidecar::path_of(place.path.as_deref()?, self.home == Home::Outside)
+    }
+
+    /// Lets `.idx` be written where it lacks a good part of the index.
+    pub(super) fn index_if_grown(&self, state: &mut State) {
+        if let Some(me) = self.me.get()
+            && wants_idx(self.home, &self.base, state)
+        {
+            state.indexed = state.index.len();
+            self.shared.indexer.open(me.clone());
+        }
+    }
+
+    /// Writes `.idx`. Holds up appends while the system takes the bytes.
+    pub(super) fn save_index(&self) {
+        let Some(place) = self.read().place.clone() else { return };
+        let (Some(idx), Some(file)) = (self.idx_path(&place), place.path) else { return };
+        let count = {
+            let state = self.read();
+            let (progress, warnings) = (&state.progress, &state.warnings);
+            let (head_end, base) = (state.head_end, state.header.base.clone());
+            sidecar::save(&idx, &file, &Snapshot { index: &state.index, progress, warnings, head_end, base });
+            state.index.len()
+        };
+        self.write().indexed = count;
     }
 
     fn unreadable(&self, ix: Ix, reason: &str) -> StoreError {
@@ -510,9 +586,37 @@ impl Log {
     }
 }
 
+/// A large file has an index that `.idx` lacks a good part of. None of a view that was made for a fork, nor of one
+/// whose base is missing or lies in another order: what such an index says depends on more than its file.
+fn wants_idx(home: Home, base: &Option<BaseLink>, state: &State) -> bool {
+    let known = state.progress.covered;
+    let new = state.index.len().saturating_sub(state.indexed);
+    home != Home::Memory
+        && known > sidecar::ABOVE
+        && state.head_end > 0
+        && (state.indexed == 0 || new > 1_000.max(state.indexed / 4))
+        && state.shape == Shape::V3
+        && state.header.base.is_some() == base.is_some()
+}
+
 /// A chain of bases is as long as people like: dropping it must not recurse.
 impl Drop for Log {
     fn drop(&mut self) {
+        let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
+        if wants_idx(self.home, &self.base, state)
+            && let Some(file) = state.place.as_ref().and_then(|place| place.path.clone())
+            && let Some(idx) = sidecar::path_of(&file, self.home == Home::Outside)
+        {
+            self.shared.indexer.closed(Leftover {
+                file,
+                idx,
+                index: std::mem::replace(&mut state.index, Index::new(0, None)),
+                progress: std::mem::take(&mut state.progress),
+                warnings: std::mem::take(&mut state.warnings),
+                head_end: state.head_end,
+                base: state.header.base.take(),
+            });
+        }
         let mut links: Vec<BaseLink> = self.base.take().into_iter().collect();
         while let Some(link) = links.pop() {
             for log in std::iter::once(link.log).chain(link.skip) {

@@ -9,6 +9,7 @@ use std::sync::mpsc::sync_channel;
 use kli_protocol::api::Warning;
 use kli_protocol::record::{Header, HeaderKind, KLI_SESSION_VERSION, SESSION_VERSION};
 use memchr::{memchr, memrchr};
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::medium::Medium;
@@ -61,7 +62,7 @@ impl Head {
 }
 
 /// How a file ends.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Tail {
     #[default]
     Clean,
@@ -72,7 +73,7 @@ pub enum Tail {
 }
 
 /// How far a medium was read.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Progress {
     /// Bytes up to the end of the last line that counts.
     pub covered: u64,
@@ -84,7 +85,7 @@ pub struct Progress {
 }
 
 /// What was odd about a file; of many of them the first.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Warnings {
     pub list: Vec<Warning>,
     pub more: usize,
@@ -384,7 +385,7 @@ impl Reader<'_> {
             let lines = block.lines.len().max(1) as u64;
             let left = size.saturating_sub(block.offset) / (block.used.len() as u64 / lines).max(1);
             // Once it is known how long lines are here: the table is made in its size.
-            if self.index.rows().is_empty() {
+            if self.index.is_empty() {
                 self.index.reserve(left as usize);
             }
             self.index.fetch(read.iter().flatten().flatten().map(|line| &*line.id));

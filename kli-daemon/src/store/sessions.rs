@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use kli_protocol::api::Unreadable;
 use kli_protocol::record::{Base, Header, HeaderKind, KLI_SESSION_VERSION, SESSION_VERSION};
@@ -11,9 +11,10 @@ use super::catalog::{self, Catalog, Summary};
 use super::disk::{self, Disk, Locking};
 use super::last::{Last, Used};
 use super::listing::Lister;
-use super::log::{Home, Log, Placed, Shared, Start};
-use super::medium::Budget;
-use super::scan::{self, Head, Source};
+use super::log::{Home, Log, Placed, Shared, Start, State};
+use super::medium::{Budget, Medium};
+use super::scan::{self, Head, Shape, Source};
+use super::sidecar::{self, Indexer};
 use super::sync::Syncer;
 use super::write::{file_below, put_header};
 use super::{Durability, Facts, Filter, Ix, NewSession, Result, StoreError, StoreSettings, names};
@@ -33,7 +34,7 @@ pub struct Store {
     gone: Mutex<HashSet<String>>,
     catalog: Arc<Mutex<Catalog>>,
     /// Reads ahead for lists; none without a directory.
-    lister: Option<Lister>,
+    lister: OnceLock<Lister>,
     last: Mutex<Last>,
 }
 
@@ -55,10 +56,11 @@ impl Store {
         let dir = session_dir.map(|dir| dir.canonicalize().unwrap_or_else(|_| dir.to_owned()));
         let no_thread = |source| StoreError::Io { act: "cannot start a thread".into(), source };
         let syncer = Syncer::start().map_err(no_thread)?;
-        let shared = Shared { syncer, durability: settings.durability, budget: Budget::new(settings.max_memory_bytes) };
+        let indexer = Indexer::start().map_err(no_thread)?;
+        let shared =
+            Shared { syncer, indexer, durability: settings.durability, budget: Budget::new(settings.max_memory_bytes) };
         let catalog = Arc::<Mutex<Catalog>>::default();
-        let lister = dir.clone().map(|dir| Lister::start(dir, catalog.clone())).transpose().map_err(no_thread)?;
-        Ok(Arc::new(Store {
+        let store = Arc::new(Store {
             last: Mutex::new(Last::load(dir.as_deref())),
             dir,
             shared: Arc::new(shared),
@@ -66,8 +68,13 @@ impl Store {
             memory: Mutex::default(),
             gone: Mutex::default(),
             catalog,
-            lister,
-        }))
+            lister: OnceLock::new(),
+        });
+        if let Some(dir) = store.dir.clone() {
+            let lister = Lister::start(dir, store.catalog.clone(), Arc::downgrade(&store)).map_err(no_thread)?;
+            let _ = store.lister.set(lister);
+        }
+        Ok(store)
     }
 
     pub fn session_dir(&self) -> Option<&Path> {
@@ -208,6 +215,7 @@ impl Store {
             let mut state = log.write();
             state.place = Some(made);
             state.known = bytes.len() as u64;
+            state.head_end = bytes.len() as u64;
             state.progress.covered = bytes.len() as u64;
         }
         drop(writer);
@@ -265,6 +273,11 @@ impl Store {
             std::cmp::Reverse((time, facts.id.clone()))
         });
         (all, unreadable)
+    }
+
+    /// Whether lists still lack what is read in the background.
+    pub fn is_listing(&self) -> bool {
+        self.dir.is_some() && self.refreshed().is_unfinished()
     }
 
     pub fn delete(&self, id: &str) -> Result<()> {
@@ -388,6 +401,7 @@ impl Store {
             return Err(StoreError::SessionExists(log.id.clone()));
         }
         *there = Arc::downgrade(&log);
+        let _ = log.me.set(Arc::downgrade(&log));
         if log.home == Home::Memory {
             lock(&self.memory).insert(log.id.clone(), log.clone());
         }
@@ -419,8 +433,8 @@ impl Store {
         let mut catalog = lock(&self.catalog);
         if let Some(dir) = &self.dir {
             catalog.refresh(dir, &live);
-            if catalog.glanced().is_some()
-                && let Some(lister) = &self.lister
+            if catalog.is_unfinished()
+                && let Some(lister) = self.lister.get()
             {
                 lister.wake();
             }
@@ -537,12 +551,15 @@ impl Store {
         if let Some(log) = there.upgrade() {
             return Ok(log);
         }
+        let _hold = self.lister.get().map(Lister::hold);
         let log = Arc::new(self.read_log(&path, disk, head, home, base)?);
         if deleted {
             log.close("this session was deleted");
         }
         *there = Arc::downgrade(&log);
         drop(there);
+        let _ = log.me.set(Arc::downgrade(&log));
+        log.index_if_grown(&mut log.write());
         if by_id {
             // By its id too, where no other session has it.
             let slot = self.slot(&log.id);
@@ -588,6 +605,8 @@ impl Store {
             warnings.add("newerVersion", reason.clone(), Some(path), Some(0));
         }
         let progress = head.progress();
+        let opened_head = head.clone();
+        let based = shared.is_some();
         let start = Start {
             work_dir: catalog::work_dir(&head.header, path),
             header: head.header,
@@ -603,13 +622,18 @@ impl Store {
             state.shape = head.shape;
             state.progress = progress;
             state.warnings = warnings;
+            state.head_end = head.end;
+            let opened = Opened { path, disk: &disk, head: &opened_head, based };
+            state.from_idx = self.take_idx(&opened, home, state);
             let source = Source { medium: &*disk, path: Some(path), shape: head.shape };
             let failed = |source| StoreError::Io { act: format!("cannot read {}", path.display()), source };
             let above = log.above();
             scan::records(&source, &mut state.index, &above, &mut state.progress, &mut state.warnings)
                 .map_err(failed)?;
-            scan::settle(&mut state.index, &above, 0, Some(path), &mut state.warnings);
-            state.known = match super::medium::Medium::size(&*disk) {
+            // What was odd about records that `.idx` holds was told when it was made.
+            let first = if state.from_idx { state.index.start() + state.indexed as u32 } else { 0 };
+            scan::settle(&mut state.index, &above, first, Some(path), &mut state.warnings);
+            state.known = match disk.size() {
                 Ok(size) if state.progress.tail == scan::Tail::Torn => size,
                 _ => state.progress.covered,
             };
@@ -618,6 +642,25 @@ impl Store {
             state.place = Some(Placed::new(disk, Some(path.to_owned())));
         }
         Ok(log)
+    }
+
+    /// Starts from `.idx`, where there is one that fits.
+    fn take_idx(&self, opening: &Opened<'_>, home: Home, state: &mut State) -> bool {
+        let Opened { path, disk, head, based } = opening;
+        let whole = head.header.base.is_some() == *based;
+        if head.shape != Shape::V3 || !whole || disk.size().unwrap_or_default() <= sidecar::ABOVE {
+            return false;
+        }
+        let Some(idx) = sidecar::path_of(path, home == Home::Outside) else { return false };
+        let Some((index, progress, warnings)) = sidecar::load(&idx, path, *disk, head, state.index.start()) else {
+            return false;
+        };
+        state.indexed = index.len();
+        state.index = index;
+        state.progress = progress;
+        state.warnings.list.extend(warnings.list);
+        state.warnings.more += warnings.more;
+        true
     }
 
     /// Every session: live ones as they are now, others as their files were last read.
@@ -662,6 +705,15 @@ impl Store {
     }
 }
 
+/// A file whose index is looked for.
+struct Opened<'a> {
+    path: &'a Path,
+    disk: &'a Disk,
+    head: &'a Head,
+    /// Its base is there.
+    based: bool,
+}
+
 struct Opening {
     path: PathBuf,
     disk: Disk,
@@ -672,7 +724,7 @@ struct Opening {
 fn listed(catalog: &Catalog, summary: &Summary) -> Facts {
     let mut facts = summary.facts.clone();
     facts.parent_session = summary.parent_session.as_deref().and_then(catalog::parent_id);
-    let mut base = summary.base.as_ref();
+    let mut base = summary.base.as_ref().filter(|_| summary.unjoined);
     let mut seen = 0;
     while let Some(wanted) = base
         && facts.first_prompt.is_none()

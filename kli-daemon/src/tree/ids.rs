@@ -3,6 +3,8 @@
 
 use std::fmt;
 
+use super::Slab;
+
 /// An id, to compare and to hash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Id<'a> {
@@ -90,11 +92,23 @@ pub fn stored(buffer: &[u8], at: u32) -> &str {
 /// Open addressing over row numbers; a slot holds the number + 1.
 #[derive(Clone, Debug, Default)]
 pub struct IdTable {
-    slots: Vec<u32>,
+    slots: Slab<u32>,
     used: usize,
 }
 
 impl IdTable {
+    /// As it was stored, with so many rows in it.
+    pub fn load(slots: Slab<u32>, used: usize) -> IdTable {
+        // A size that is no power of two was not stored by us: none is found then.
+        let slots = if slots.len().is_power_of_two() { slots } else { Slab::default() };
+        IdTable { slots, used }
+    }
+
+    /// To be stored.
+    pub fn slots(&self) -> [&[u8]; 2] {
+        self.slots.bytes()
+    }
+
     /// The row number among those of this hash for which `is` holds.
     pub fn find(&self, hash: u32, is: impl Fn(u32) -> bool) -> Option<u32> {
         let mask = self.slots.len().checked_sub(1)?;
@@ -123,9 +137,9 @@ impl IdTable {
     }
 
     fn grow(&mut self, slots: usize, hash_of: impl Fn(u32) -> u32) {
-        let old = std::mem::replace(&mut self.slots, vec![0; slots]);
-        for slot in old.into_iter().filter(|slot| *slot != 0) {
-            self.put(hash_of(slot - 1), slot);
+        let old = std::mem::replace(&mut self.slots, vec![0; slots].into());
+        for slot in old.iter().filter(|slot| **slot != 0) {
+            self.put(hash_of(slot - 1), *slot);
         }
     }
 

@@ -301,3 +301,68 @@ async fn syncs_of_many_sessions_are_answered() {
         assert!(all.iter().all(Result::is_ok));
     }
 }
+
+/// Everything about `.idx`: written when the session is let go, used, caught up with, and of no matter when damaged.
+#[test]
+fn the_index_of_a_large_file_decides_nothing() {
+    let mut rig = Rig::file();
+    let log = rig.create("s1");
+    let text = "some words ".repeat(4_000);
+    let mut parent = None;
+    for n in 0..40 {
+        let id = if n % 7 == 0 { format!("foreign-{n}") } else { format!("{n:08x}") };
+        put(&log, &id, parent.as_deref(), if n % 2 == 0 { user(&text) } else { assistant(&text) });
+        parent = Some(if n % 5 == 4 { "foreign-0".to_owned() } else { id });
+    }
+    put(&log, "l1", None, label("foreign-7", Some("L")));
+    let path = log.path().unwrap();
+    let idx = path.with_extension("jsonl.idx");
+    let right = picture(&log);
+    let log = rig.reopened(log);
+    assert!(idx.exists() && log.read().from_idx);
+    assert_eq!(picture(&log), right);
+    put(&log, "tail", Some("foreign-0"), user("beyond the index"));
+    put(&log, "l2", None, label("foreign-7", None));
+    let right = picture(&log);
+    let log = rig.reopened(log);
+    assert!(log.read().from_idx);
+    assert_eq!(picture(&log), right);
+    drop(log);
+    let good = std::fs::read(&idx).unwrap();
+    let step = good.len() / 60;
+    for at in (0..good.len()).step_by(step.max(1)).chain([0, 9, 4_100, 8_192, good.len() - 1]) {
+        let mut bad = good.clone();
+        bad[at] ^= 0x41;
+        std::fs::write(&idx, &bad).unwrap();
+        let log = rig.store.open("s1").unwrap();
+        assert_eq!(picture(&log), right, "damaged at {at}");
+    }
+    for len in [0, 10, 4_096, good.len() / 2, good.len() - 1] {
+        std::fs::write(&idx, &good[..len]).unwrap();
+        assert_eq!(picture(&rig.store.open("s1").unwrap()), right, "cut to {len}");
+    }
+    // Bytes of the file that were changed in place are noticed when they are read.
+    std::fs::write(&idx, &good).unwrap();
+    let text = std::fs::read_to_string(&path).unwrap();
+    let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
+    let at = text.find("some words").unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&file, b"OTHER", at as u64).unwrap();
+    rig.store = Store::new(Some(rig.path()), SETTINGS).unwrap();
+    let log = rig.store.open("s1").unwrap();
+    assert!(log.read().from_idx);
+    let Body::Message(MessageBody { message: Message::User(message), .. }) = log.record(Ix(0)).unwrap().body else {
+        panic!()
+    };
+    assert!(message.content.text().starts_with("OTHER"));
+    assert!(!log.read().from_idx && !idx.exists());
+    // And a file that is another one.
+    drop(log);
+    rig.store = Store::new(Some(rig.path()), SETTINGS).unwrap();
+    std::fs::write(&idx, &good).unwrap();
+    let half: String = text.lines().take(10).map(|line| format!("{line}\n")).collect();
+    std::fs::remove_file(&path).unwrap();
+    std::fs::write(&path, half + &text.lines().skip(12).map(|line| format!("{line}\n")).collect::<String>()).unwrap();
+    let log = rig.store.open("s1").unwrap();
+    assert!(!log.read().from_idx);
+    assert_eq!(log.records_after(None).count(), 41);
+}
