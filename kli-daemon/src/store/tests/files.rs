@@ -14,6 +14,7 @@ fn session_files(dir: &Path) -> Vec<PathBuf> {
             true => session_files(&e.path()),
             false => vec![e.path()],
         })
+        .filter(|path| path.extension().is_some_and(|ending| ending == "jsonl"))
         .collect();
     files.sort();
     files
