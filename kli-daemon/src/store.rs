@@ -42,7 +42,7 @@ pub use import::Import;
 pub use log::Log;
 pub use names::{title, valid_session_id};
 pub use search::Search;
-pub use sessions::Store;
+pub use sessions::{LastUsed, Store};
 
 /// What is known of a session without reading bodies.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -97,6 +97,8 @@ pub enum StoreError {
     Ambiguous { text: String, candidates: Vec<String> },
     #[error("a session {0} exists already, or did")]
     SessionExists(String),
+    #[error("{0:?} cannot be a session id: 1 to 64 of A-Z a-z 0-9 . _ -, the first a letter or digit")]
+    InvalidId(String),
     #[error("no entry {0} in this session")]
     EntryNotFound(String),
     #[error("several entries begin with {text}")]

@@ -6,13 +6,14 @@ use futures_util::future::FutureExt;
 use kli_protocol::api::{
     Approvals, EventBody, ModelRef, PromptResult, RunError, RunErrorKind, RunOutcome, RunStop, ToolSnapshot,
 };
-use kli_protocol::record::{AssistantMessage, Block, Body, Message, TextBlock, ThinkingBlock, ToolResultMessage};
+use kli_protocol::record::{AssistantMessage, Body, Message, ToolResultMessage};
 use kli_protocol::{ApiError, ErrorKind};
 use serde_json::Value;
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
 use super::host::ActorHost;
+use super::partial::Partial;
 use super::prompts::Started;
 use super::write::Draft;
 use super::{Actor, Ix};
@@ -41,12 +42,6 @@ pub(super) struct Run {
     /// Prompts that were said in it.
     pub said: Vec<String>,
     waiters: Vec<oneshot::Sender<RunOutcome>>,
-}
-
-#[derive(Default)]
-pub(super) struct Partial {
-    pub message_id: Option<String>,
-    pub blocks: Vec<Block>,
 }
 
 /// How a run is to go.
@@ -265,7 +260,7 @@ impl Actor {
             RunEvent::TurnStart => EventBody::TurnStart {},
             RunEvent::TurnEnd { usage } => EventBody::TurnEnd { usage, context: context.unwrap_or_default() },
             RunEvent::MessageStart { message_id } => {
-                run.partial = Partial { message_id: Some(message_id.clone()), blocks: vec![] };
+                run.partial = Partial::new(message_id.clone());
                 run.retrying = false;
                 EventBody::MessageStart { message_id }
             }
@@ -282,6 +277,7 @@ impl Actor {
                 EventBody::ThinkingDelta { message_id, index, delta }
             }
             RunEvent::ToolCall { index, id, name, delta } => {
+                run.partial.call(index, &id, &name, &delta);
                 EventBody::ToolCallDelta { message_id, index, tool_call_id: id, tool_name: name, delta }
             }
             RunEvent::Retry { attempt, max_attempts, delay_ms, reason } => {
@@ -342,24 +338,6 @@ impl Actor {
             run.tools.retain(|t| t.tool_call_id != call_id);
         }
         Ok(())
-    }
-}
-
-impl Partial {
-    fn text(&mut self, index: u32, delta: &str) {
-        match self.blocks.get_mut(index as usize) {
-            Some(Block::Text(block)) => block.text.push_str(delta),
-            _ => self.blocks.push(Block::Text(TextBlock { text: delta.to_owned(), text_signature: None })),
-        }
-    }
-
-    fn thinking(&mut self, index: u32, delta: &str) {
-        match self.blocks.get_mut(index as usize) {
-            Some(Block::Thinking(block)) => block.thinking.push_str(delta),
-            _ => {
-                self.blocks.push(Block::Thinking(ThinkingBlock { thinking: delta.to_owned(), ..Default::default() }));
-            }
-        }
     }
 }
 
