@@ -97,7 +97,8 @@ pub async fn run(options: Options) -> anyhow::Result<()> {
     let limits = rpc_limits(&config);
     let connections = Connections::default();
     let stop = CancellationToken::new();
-    let idle_exit = config.idle_exit;
+    let named = named_limits(&limits, &config.limits);
+    let (idle_exit, unload_after) = (config.idle_exit, config.unload_after);
     let control = Arc::new(Daemon {
         options,
         config: RwLock::new(config),
@@ -114,7 +115,7 @@ pub async fn run(options: Options) -> anyhow::Result<()> {
         registry: registry.clone(),
         control: control.clone(),
         max_message_bytes: limits.max_message_bytes,
-        limits: limits.named(),
+        limits: named,
         socket: socket.display().to_string(),
     });
     // The socket is served a moment longer than the sessions: replies to those who wait still go out.
@@ -124,7 +125,10 @@ pub async fn run(options: Options) -> anyhow::Result<()> {
     tracing::info!(socket = %socket.display(), pid = std::process::id(), "ready");
     rpc::notify_ready();
 
-    wait_for_stop(&control, idle_exit).await?;
+    tokio::select! {
+        stopped = wait_for_stop(&control, idle_exit) => stopped?,
+        () = registry.keep_unloading(unload_after) => {}
+    }
 
     tracing::info!("stopping");
     rpc::notify_stopping();
@@ -170,8 +174,8 @@ impl Daemon {
 }
 
 /// Keys that are looked at only at the start.
-const FIXED: [&str; 6] =
-    ["sessionDir", "durability", "maxMemoryBytes", "maxMessageBytes", "maxConnections", "idleExitMs"];
+const FIXED: [&str; 7] =
+    ["sessionDir", "durability", "maxMemoryBytes", "maxMessageBytes", "maxConnections", "idleExitMs", "unloadAfterMs"];
 
 impl Control for Daemon {
     fn reload_config(&self) -> BoxFuture<'_, Result<Vec<String>, ApiError>> {
@@ -294,6 +298,14 @@ fn session_settings(config: &Config) -> anyhow::Result<Settings> {
         },
         max_subscriber_bytes: usize::try_from(config.limits.max_subscriber_bytes).unwrap_or(usize::MAX),
     })
+}
+
+/// Every bound that a client may meet, by its name.
+fn named_limits(rpc: &Limits, config: &crate::config::Limits) -> std::collections::BTreeMap<String, u64> {
+    let mut named = rpc.named();
+    named.insert("maxSubscriberBytes".into(), config.max_subscriber_bytes);
+    named.insert("maxMemoryBytes".into(), config.max_memory_bytes);
+    named
 }
 
 fn rpc_limits(config: &Config) -> Limits {

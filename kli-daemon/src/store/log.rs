@@ -83,6 +83,8 @@ pub(super) struct State {
     pub place: Option<Placed>,
     /// Where the file will be.
     pub planned: Option<PathBuf>,
+    /// The name that the opening write will give it.
+    pub opening_name: Option<String>,
     pub header: Header,
     pub shape: Shape,
     pub work_dir: String,
@@ -155,6 +157,7 @@ impl Log {
                 index,
                 place: None,
                 planned: None,
+                opening_name: None,
                 header: start.header,
                 shape: Shape::V3,
                 work_dir: start.work_dir,
@@ -207,7 +210,11 @@ impl Log {
                 warnings,
                 ..Facts::default()
             };
-            (tally, facts)
+            let name = match state.index.is_empty() {
+                true => state.opening_name.clone(),
+                false => None,
+            };
+            (tally, Facts { name, ..facts })
         };
         let prefix = self.base.as_ref().and_then(|base| self.row(base.entry.0));
         let over = |own: u64, shared: Option<u32>| Some(own + u64::from(shared.unwrap_or_default()));
@@ -223,7 +230,7 @@ impl Log {
             true => facts.created_at.clone(),
             false => tally.updated_at,
         };
-        facts.name = tally.name;
+        facts.name = tally.name.or(facts.name);
         facts.archived = tally.archived.unwrap_or_default();
         facts.mode = tally.mode.or(facts.mode);
         facts.work_dir = tally.work_dir.unwrap_or(facts.work_dir);
@@ -231,10 +238,20 @@ impl Log {
         facts
     }
 
+    /// How it is called until its first record is written, which bears the name.
+    pub fn set_opening_name(&self, name: Option<String>) {
+        self.write().opening_name = name;
+    }
+
     /// No record was written yet (nor, where it is to have one, its file).
     pub fn is_empty(&self) -> bool {
         let state = self.read();
         self.base.is_none() && state.index.is_empty() && state.place.as_ref().is_none_or(|p| p.path.is_none())
+    }
+
+    /// Whether its file in the session directory alone brings it back.
+    pub fn can_be_reopened(&self) -> bool {
+        self.home == Home::Dir && self.read().place.as_ref().is_some_and(|place| place.path.is_some())
     }
 
     /// Where the next entry attaches; none: before the first.

@@ -10,12 +10,12 @@ use kli_protocol::api::Unreadable;
 use kli_protocol::record::{Base, Header, HeaderKind, KLI_SESSION_VERSION, SESSION_VERSION};
 
 use super::catalog::{self, Catalog, Summary};
-use super::disk::{self, Disk, Locking};
+use super::disk::{self, Locking};
 use super::last::{Last, Used};
 use super::listing::Lister;
 use super::log::{Home, Log, Shared, Start};
 use super::medium::Budget;
-use super::scan::{self};
+use super::scan;
 use super::sidecar::Indexer;
 use super::sync::Syncer;
 use super::write::{file_below, put_header};
@@ -159,7 +159,7 @@ impl Store {
     }
 
     /// Takes back a session that was not wholly made.
-    pub(super) fn discard(&self, id: &str) {
+    pub fn discard(&self, id: &str) {
         let Some(log) = self.live(id) else { return };
         log.close("this session was not wholly made");
         if let Some(path) = log.path() {
@@ -319,36 +319,31 @@ impl Store {
     }
 
     /// The session last used there, or the newest; `Err` when it is there and cannot be read.
-    pub fn last(&self, work_dir: &str) -> Result<Option<String>> {
+    pub fn last(self: &Arc<Self>, work_dir: &str) -> Result<Option<LastUsed>> {
         let used = lock(&self.last).of(work_dir).to_vec();
         let (all, _) = self.all();
+        // One that was given another work directory since is at home there.
+        let counts = |facts: &Facts| !facts.archived && facts.work_dir == work_dir;
         for Used { session, path } in used {
             if let Some(log) = self.live(&session) {
-                if !log.is_empty() && !log.facts().archived {
-                    return Ok(Some(session));
+                let vanished = log.path().is_some_and(|path| !path.exists());
+                if !log.is_empty() && !vanished && counts(&log.facts()) {
+                    return Ok(Some(LastUsed::Id(session)));
                 }
-                continue;
-            }
-            if let Some(facts) = all.iter().find(|facts| facts.id == session) {
-                if !facts.archived {
-                    return Ok(Some(session));
+            } else if let Some(facts) = all.iter().find(|facts| facts.id == session) {
+                if counts(facts) {
+                    return Ok(Some(LastUsed::Id(session)));
                 }
-                continue;
+            } else if let Some(path) = path.filter(|path| path.exists())
+                && counts(&self.peek(&path)?.facts())
+            {
+                return Ok(Some(LastUsed::Path(path)));
             }
-            let Some(path) = path.filter(|path| path.exists()) else { continue };
-            let disk = Disk::open(&path, Locking::None)?;
-            scan::head(&disk, &path)?;
-            return Ok(Some(session));
         }
         let filter = Filter { work_dir: Some(work_dir.to_owned()), ..Filter::default() };
         let (newest, _) = self.list(&filter);
-        Ok(newest.into_iter().find(|facts| facts.entry_count != Some(0)).map(|facts| facts.id))
-    }
-
-    /// Where the file of a session last used lies that is not in the session directory.
-    pub fn last_path(&self, session: &str, work_dir: &str) -> Option<PathBuf> {
-        let last = lock(&self.last);
-        last.of(work_dir).iter().find(|used| used.session == session).and_then(|used| used.path.clone())
+        let written = |facts: &Facts| self.live(&facts.id).is_none_or(|log| !log.is_empty());
+        Ok(newest.into_iter().find(written).map(|facts| LastUsed::Id(facts.id)))
     }
 
     fn header(&self, new: &NewSession, kind: HeaderKind) -> Result<Header> {
@@ -489,6 +484,14 @@ impl Store {
             }
         }
     }
+}
+
+/// Which session was last used in a directory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LastUsed {
+    Id(String),
+    /// Of one that lies outside the session directory.
+    Path(PathBuf),
 }
 
 /// A summary, with what only the sessions that it was forked from can tell.

@@ -73,6 +73,10 @@ impl Waiting {
         Queue { steer: show(&self.steer), follow_up: show(&self.follow_up) }
     }
 
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
     fn len(&self) -> usize {
         self.steer.len() + self.follow_up.len() + self.deferred.len()
     }
