@@ -260,7 +260,7 @@ fn forking_anywhere() {
 /// A fork is made whole or not at all, and the first that anybody hears of it is that it is there.
 #[test]
 fn what_a_fork_is_to_be() {
-    let (daemon, work_dir) = persisted();
+    let Place { server: _model, daemon, work_dir } = Place::with([]);
     let mut session = Session::create(&daemon, work_dir.path());
     session.ask("first");
     let (prompt, leaf) = (session.newest_prompt(), session.leaf());

@@ -15,7 +15,6 @@ use super::last::{Last, Used};
 use super::listing::Lister;
 use super::log::{Home, Log, Shared, Start};
 use super::medium::Budget;
-use super::scan;
 use super::sidecar::Indexer;
 use super::sync::Syncer;
 use super::write::{file_below, put_header};
