@@ -55,7 +55,7 @@ impl Actor {
             trusted: self.deps.trust.is_trusted(std::path::Path::new(&self.work_dir())),
             interrupted: self.run.is_none()
                 && self.work.is_none()
-                && self.with_window(Window::is_interrupted).unwrap_or_default(),
+                && self.with_end(Window::is_interrupted).unwrap_or_default(),
             queue: self.shown_queue(),
             pending_approvals: self.approvals.pending(),
             usage: self.log.facts().usage,
@@ -112,7 +112,12 @@ impl Actor {
     pub(super) fn context_use(&self) -> kli_protocol::api::ContextUse {
         let model = self.deps.models().find(&self.branch.model.provider, &self.branch.model.model_id);
         let model = model.map(|(model, _)| model).unwrap_or_default();
-        let tokens = self.with_window(|window| branch::messages(window, &model).tokens(0)).unwrap_or_default();
+        let by_usage = self.with_end(|end| {
+            let assembled = branch::messages(end, &model);
+            assembled.anchor.map(|_| assembled.tokens(0))
+        });
+        let whole = || self.with_window(|window| branch::messages(window, &model).tokens(0));
+        let tokens = by_usage.and_then(|tokens| tokens.map_or_else(whole, Ok)).unwrap_or_default();
         branch::context_use(tokens, model.context_window)
     }
 
@@ -120,6 +125,12 @@ impl Actor {
     pub(super) fn with_window<R>(&self, look: impl FnOnce(&Window) -> R) -> crate::store::Result<R> {
         let mut cache = self.cache.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         cache.window(&self.log, self.tip()).map(look)
+    }
+
+    /// At least the end of the branch, from the last reply on whose usage was reported.
+    pub(super) fn with_end<R>(&self, look: impl FnOnce(&Window) -> R) -> crate::store::Result<R> {
+        let mut cache = self.cache.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        cache.look_at_end(&self.log, self.tip(), look)
     }
 
     /// A `snapshot` event at the last number.
