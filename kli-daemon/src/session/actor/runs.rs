@@ -96,8 +96,11 @@ impl Actor {
     }
 
     pub(super) fn run_ended(&mut self, outcome: Outcome) {
+        // Still of the run, before its end is told.
+        let Some(run_id) = self.run.as_ref().map(|run| run.id.clone()) else { return };
+        self.resolve_approvals_as_aborted(&run_id);
+        self.write_ended_shells();
         let Some(mut run) = self.run.take() else { return };
-        self.resolve_approvals_as_aborted(&run.id);
         let outcome = RunOutcome {
             stop_reason: outcome.stop,
             text: outcome.text,
@@ -105,12 +108,10 @@ impl Actor {
             error: outcome.error,
             usage: outcome.usage,
         };
-        let run_id = run.id.clone();
         self.finished.push_back((run.id, outcome.clone()));
         while self.finished.len() > REMEMBERED {
             self.finished.pop_front();
         }
-        self.write_ended_shells();
         self.publish_for(
             Some(run_id),
             EventBody::RunEnd { stop_reason: outcome.stop_reason, error: outcome.error.clone(), usage: outcome.usage },
