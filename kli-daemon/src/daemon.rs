@@ -66,6 +66,12 @@ pub async fn run(options: Options) -> anyhow::Result<()> {
         None => rpc::bind(&socket)?,
     };
 
+    // Commands of a daemon that was killed go on without anybody; the lock says that there is no other now.
+    let orphans = tokio::task::block_in_place(tool::process::end_orphans);
+    if orphans > 0 {
+        tracing::warn!(orphans, "ended commands that an earlier daemon left running");
+    }
+
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
     let store_settings =
         StoreSettings { durability: config.durability, max_memory_bytes: config.limits.max_memory_bytes };

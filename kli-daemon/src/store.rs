@@ -5,7 +5,8 @@
 //! [`Store`] makes, opens, lists and deletes logs.
 //!
 //! Inside: [`log`] answers questions about a session ([`walk`] those that go along its tree), [`write`] appends,
-//! [`medium`] and [`disk`] are where bytes lie, [`scan`] reads them into the index, [`legacy`] knows pi's first
+//! [`medium`] and [`disk`] are where bytes lie, [`scan`] reads them into the index, [`sidecar`] keeps
+//! that of large files, [`legacy`] knows pi's first
 //! formats, [`sessions`] is the store, [`catalog`] what lies in its directory ([`listing`] reads it ahead), [`last`] the session last used,
 //! [`sync`] the thread that brings files to disk, [`search`] looks into all sessions,
 //! [`import`] and [`export`] know the formats of other programs.
@@ -24,6 +25,7 @@ mod names;
 mod scan;
 mod search;
 mod sessions;
+mod sidecar;
 mod sync;
 #[cfg(test)]
 mod tests;

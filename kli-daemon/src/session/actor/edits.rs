@@ -135,7 +135,7 @@ impl Actor {
         };
         drafts.push(body.into());
         let id = self.append(drafts)?;
-        self.key_done(key, &id);
+        self.key_done(key.as_deref());
         Ok(id)
     }
 }

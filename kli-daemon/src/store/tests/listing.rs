@@ -143,7 +143,7 @@ fn two_files_with_one_id() {
     }
     let owner = rig.path().canonicalize().unwrap().join("b_s.jsonl");
     let (sessions, unreadable) = rig.store.list(&Filter::default());
-    assert_eq!(sessions.into_iter().map(|f| f.path.unwrap()).collect::<Vec<_>>(), [owner.clone()]);
+    assert_eq!(sessions.into_iter().map(|f| f.path.unwrap()).collect::<Vec<_>>(), std::slice::from_ref(&owner));
     let right = format!("same id as {}", owner.display());
     assert!(unreadable.len() == 2 && unreadable.iter().all(|u| u.reason == right), "{unreadable:?}");
 }
