@@ -3,7 +3,7 @@
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-use kli_tests::{Daemon, ModelServer, Reply, Session, Setup, fixtures, is_node, text};
+use kli_tests::{ModelServer, Place, Reply, Session, Setup, fixtures, is_node, text};
 use serde_json::{Value, json};
 
 /// A small tree: A and its answer, B and its answer, B edited, and a summary of the branch that was left. The
@@ -16,10 +16,6 @@ const TRACE: &str = r#"{"type":"session","version":3,"id":"trace-1","timestamp":
 {"type":"message","id":"b-edit","parentId":"a-bot","timestamp":"2026-10-01T09:00:05.000Z","message":{"role":"user","content":"question B, edited"}}
 {"type":"branch_summary","id":"sum-1","parentId":"a-bot","timestamp":"2026-10-01T09:00:06.000Z","summary":"What was left: the one about B.","fromId":"b-bot"}
 "#;
-
-fn persisted() -> (Daemon, tempfile::TempDir) {
-    (Setup::new().persisted().start(), fixtures::work_dir())
-}
 
 fn read(path: &Path) -> Vec<u8> {
     std::fs::read(path).unwrap()
@@ -69,7 +65,7 @@ fn the_branch_trace_of_another_program() {
 
 #[test]
 fn an_edited_prompt_is_a_sibling() {
-    let (daemon, work_dir) = persisted();
+    let Place { server: _model, daemon, work_dir } = Place::with([]);
     let mut session = Session::create(&daemon, work_dir.path());
     session.ask("read hello.txt");
     session.ask("second question");
@@ -102,7 +98,7 @@ fn an_edited_prompt_is_a_sibling() {
 
 #[test]
 fn navigating() {
-    let (daemon, work_dir) = persisted();
+    let Place { server: _model, daemon, work_dir } = Place::with([]);
     let mut session = Session::create(&daemon, work_dir.path());
     session.ask("first");
     session.ask("second");
@@ -152,7 +148,7 @@ fn navigating() {
 
 #[test]
 fn labels() {
-    let (daemon, work_dir) = persisted();
+    let Place { server: _model, daemon, work_dir } = Place::with([]);
     let mut session = Session::create(&daemon, work_dir.path());
     session.ask("one");
     let (prompt, leaf) = (session.newest_prompt(), session.leaf().unwrap());
@@ -171,7 +167,7 @@ fn labels() {
 
 #[test]
 fn a_fork_shares_its_entries() {
-    let (daemon, work_dir) = persisted();
+    let Place { server: _model, daemon, work_dir } = Place::with([]);
     let mut session = Session::create(&daemon, work_dir.path());
     session.ask("read hello.txt");
     session.ask("second question");
@@ -264,7 +260,7 @@ fn forking_anywhere() {
 /// A fork is made whole or not at all, and the first that anybody hears of it is that it is there.
 #[test]
 fn what_a_fork_is_to_be() {
-    let (daemon, work_dir) = persisted();
+    let Place { server: _model, daemon, work_dir } = Place::with([]);
     let mut session = Session::create(&daemon, work_dir.path());
     session.ask("first");
     let (prompt, leaf) = (session.newest_prompt(), session.leaf());
@@ -302,7 +298,7 @@ fn what_a_fork_is_to_be() {
 
 #[test]
 fn clone_and_rewind() {
-    let (daemon, work_dir) = persisted();
+    let Place { server: _model, daemon, work_dir } = Place::with([]);
     let mut session = Session::create(&daemon, work_dir.path());
     session.ask("first");
     session.ask("second");
@@ -374,7 +370,7 @@ fn forks_in_memory() {
 
 #[test]
 fn views_of_the_tree() {
-    let (daemon, work_dir) = persisted();
+    let Place { server: _model, daemon, work_dir } = Place::with([]);
     let mut session = Session::create(&daemon, work_dir.path());
     session.ask("read hello.txt");
     session.ask("two");
