@@ -15,7 +15,7 @@ mod shell;
 mod state;
 mod write;
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex};
 
 use kli_protocol::api::{Mode, ModelRef, Status};
@@ -79,7 +79,8 @@ pub struct Actor {
     finished: VecDeque<(String, kli_protocol::api::RunOutcome)>,
     approvals: approvals::Approvals,
     keys: prompts::Keys,
-    shells: HashMap<String, shell::Shell>,
+    /// In the order in which they were begun.
+    shells: Vec<shell::Shell>,
     /// Of those, the ones that an abort ended.
     aborted_shells: Vec<String>,
     /// Messages of the branch, read before: a turn reads only what is new.
@@ -130,7 +131,7 @@ pub(super) fn spawn(log: Arc<Log>, deps: Arc<Deps>, opening: Opening, env: BTree
         finished: VecDeque::new(),
         approvals: approvals::Approvals::default(),
         keys: prompts::Keys::default(),
-        shells: HashMap::new(),
+        shells: vec![],
         aborted_shells: vec![],
         cache: Arc::default(),
         stopping: None,

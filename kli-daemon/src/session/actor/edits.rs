@@ -68,6 +68,7 @@ impl Actor {
         self.session_info(|record| record.mode = Some(mode))?;
         self.mode = mode;
         self.publish(EventBody::ModeChanged { mode });
+        self.judge_again();
         Ok(())
     }
 

@@ -65,7 +65,7 @@ struct Item {
 pub(super) struct Waiting {
     steer: VecDeque<Item>,
     follow_up: VecDeque<Item>,
-    /// Prompts that came after an abort which is not finished yet.
+    /// Prompts that came when the run was at its end or being aborted, and start the next one.
     deferred: Vec<(PromptOrder, oneshot::Sender<Result<Started, ApiError>>)>,
 }
 
@@ -124,10 +124,19 @@ pub(super) struct Keys {
     order: VecDeque<String>,
 }
 
+/// What a call with a key came to.
 #[derive(Clone, Debug)]
 enum Key {
     Queued { run_id: String },
-    Entry { entry_id: String },
+    Entry(Said),
+}
+
+/// An entry, and in which run it was said; none: of an earlier daemon, or no prompt.
+#[derive(Clone, Debug)]
+struct Said {
+    entry_id: String,
+    run_id: Option<String>,
+    queued: bool,
 }
 
 impl Keys {
@@ -156,9 +165,9 @@ impl Actor {
         if let Some(known) = order.key.as_deref().and_then(|key| self.known_key(key)) {
             return PromptAnswer::Now(Box::new(Ok(self.answer_again(known))));
         }
-        let aborting = self.run.as_ref().is_some_and(|run| run.cancel.is_cancelled())
+        let ending = self.run.as_ref().is_some_and(|run| run.closed || run.cancel.is_cancelled())
             || self.work.as_ref().is_some_and(|work| work.cancel.is_cancelled());
-        if aborting && self.queue.len() < MAX_QUEUED {
+        if ending && self.queue.len() < MAX_QUEUED {
             let (reply, answer) = oneshot::channel();
             self.queue.deferred.push((order, reply));
             return PromptAnswer::Later(answer);
@@ -264,8 +273,9 @@ impl Actor {
         let steered_keys: Vec<_> = steered.iter().map(|i| i.key.clone()).collect();
         let first_steer = drafts.len();
         drafts.extend(steered.iter().cloned().map(|item| item.draft(now_ms)));
-        let promised = run_id.as_deref().and_then(|id| id.strip_prefix("run_")).map(str::to_owned);
-        let entry_id = promised.unwrap_or_else(|| self.log.new_id(self.deps.clock.as_ref()));
+        let promised = run_id.is_some();
+        let entry_id = run_id.as_deref().and_then(|id| id.strip_prefix("run_")).map(str::to_owned);
+        let entry_id = entry_id.unwrap_or_else(|| self.log.new_id(self.deps.clock.as_ref()));
         let mut prompt = user_draft(order.text, order.typed, order.images, order.key.clone(), now_ms);
         prompt.id = Some(entry_id.clone());
         for draft in drafts.iter_mut().skip(first_steer) {
@@ -280,13 +290,17 @@ impl Actor {
                 return Err(error);
             }
         };
+        let run_id = run_id_of(&entry_id);
         for (key, id) in steered_keys.into_iter().zip(steer_ids) {
-            self.key_done(key, &id);
+            self.key_said(key, id, &run_id);
         }
-        self.key_done(order.key, &entry_id);
+        match promised {
+            true => self.key_said(order.key, entry_id.clone(), &run_id),
+            false => self.key_done(order.key, &entry_id),
+        }
         self.deps.store.set_last(&self.log);
         let ended = self.start_run(RunStart {
-            run_id: run_id_of(&entry_id),
+            run_id: run_id.clone(),
             entry_id: Some(entry_id.clone()),
             approvals: order.approvals,
             model: order.model,
@@ -297,8 +311,7 @@ impl Actor {
         if !steered.is_empty() {
             self.tell_queue();
         }
-        let result =
-            PromptResult { run_id: run_id_of(&entry_id), queued: false, entry_id: Some(entry_id), outcome: None };
+        let result = PromptResult { run_id, queued: false, entry_id: Some(entry_id), outcome: None };
         Ok(Started { result, ended: Some(ended) })
     }
 
@@ -320,10 +333,14 @@ impl Actor {
         Ok(Started { result: PromptResult { run_id, queued: true, entry_id: None, outcome: None }, ended })
     }
 
-    /// Prompts that waited for an abort, now that it is done.
+    /// Prompts that waited for the end of a run, now that it is over.
     pub(super) fn take_deferred(&mut self) {
         for (order, reply) in std::mem::take(&mut self.queue.deferred) {
-            let _ = reply.send(self.prompt_now(order));
+            let known = order.key.as_deref().and_then(|key| self.known_key(key));
+            let _ = reply.send(match known {
+                Some(known) => Ok(self.answer_again(known)),
+                None => self.prompt_now(order),
+            });
         }
     }
 
@@ -344,6 +361,7 @@ impl Actor {
             return Ok(false);
         }
         let now_ms = self.deps.clock.now_ms();
+        let run_id = self.run.as_ref().map(|run| run.id.clone()).unwrap_or_default();
         for (index, item) in items.iter().enumerate() {
             let mut draft = item.clone().draft(now_ms);
             let id = self.log.new_id(self.deps.clock.as_ref());
@@ -358,10 +376,14 @@ impl Actor {
                 }
                 return Err(error);
             }
-            self.key_done(item.key.clone(), &id);
+            self.key_said(item.key.clone(), id, &run_id);
         }
         self.tell_queue();
         Ok(true)
+    }
+
+    pub(super) fn anything_queued(&self) -> bool {
+        !self.queue.steer.is_empty() || !self.queue.follow_up.is_empty()
     }
 
     pub fn clear_queue(&mut self) -> Queue {
@@ -429,14 +451,21 @@ impl Actor {
 
     pub(super) fn key_done(&mut self, key: Option<String>, entry_id: &str) {
         if let Some(key) = key {
-            self.keys.set(key, Key::Entry { entry_id: entry_id.to_owned() });
+            self.keys.set(key, Key::Entry(Said { entry_id: entry_id.to_owned(), run_id: None, queued: false }));
+        }
+    }
+
+    /// The same for a text that waited.
+    fn key_said(&mut self, key: Option<String>, entry_id: String, run_id: &str) {
+        if let Some(key) = key {
+            self.keys.set(key, Key::Entry(Said { entry_id, run_id: Some(run_id.to_owned()), queued: true }));
         }
     }
 
     /// The entry that a call with this key made, if it was carried out before.
     pub(super) fn entry_of_key(&mut self, key: &str) -> Option<String> {
         match self.known_key(key)? {
-            Key::Entry { entry_id } => Some(entry_id),
+            Key::Entry(said) => Some(said.entry_id),
             Key::Queued { .. } => None,
         }
     }
@@ -465,7 +494,7 @@ impl Actor {
                 _ => None,
             };
             if let Some(key) = key {
-                self.keys.set(key, Key::Entry { entry_id: record.id });
+                self.keys.set(key, Key::Entry(Said { entry_id: record.id, run_id: None, queued: false }));
             }
         }
     }
@@ -473,7 +502,9 @@ impl Actor {
     fn answer_again(&mut self, key: Key) -> Started {
         let (run_id, queued, entry_id) = match key {
             Key::Queued { run_id } => (run_id, true, None),
-            Key::Entry { entry_id } => (self.run_of_entry(&entry_id), false, Some(entry_id)),
+            Key::Entry(Said { entry_id, run_id, queued }) => {
+                (run_id.unwrap_or_else(|| run_id_of(&entry_id)), queued, Some(entry_id))
+            }
         };
         let mut result = PromptResult { run_id: run_id.clone(), queued, entry_id: entry_id.clone(), outcome: None };
         if self.run.as_ref().is_some_and(|run| run.id == run_id) {
@@ -483,17 +514,10 @@ impl Actor {
         Started { result, ended: None }
     }
 
-    /// The run in which a prompt was said: its own, or the one that goes on when it was queued for that.
-    fn run_of_entry(&self, entry_id: &str) -> String {
-        match &self.run {
-            Some(run) if run.said.iter().any(|id| id == entry_id) => run.id.clone(),
-            _ => run_id_of(entry_id),
-        }
-    }
-
     /// How a run of an earlier daemon ended, as far as the tree tells.
     fn outcome_from_tree(&self, entry_id: Option<&str>) -> RunOutcome {
-        crate::session::branch::outcome(&self.log, entry_id)
+        entry_id
+            .and_then(|id| crate::session::branch::outcome(&self.log, id))
             .unwrap_or_else(|| RunOutcome { leaf_id: self.tip_id(), ..crate::session::branch::interrupted() })
     }
 
