@@ -17,6 +17,7 @@ use toml::{Table, Value};
 
 use crate::provider::settings::{ModelsSettings, ProviderSettings, Timeouts};
 use crate::store::Durability;
+use crate::tool::sandbox::Sandbox;
 use schema::{PROJECT, ROOT};
 
 #[derive(Debug, thiserror::Error)]
@@ -57,6 +58,7 @@ pub struct Config {
     pub default_model: Option<ModelRef>,
     pub default_mode: Mode,
     pub durability: Durability,
+    /// What commands may touch.
     pub sandbox: Sandbox,
     /// How long the daemon stays when nobody is connected, nothing runs and nothing lives only in memory.
     pub idle_exit: Option<Duration>,
@@ -69,16 +71,6 @@ pub struct Config {
     pub models: ModelsSettings,
     /// All that was set, for [`Config::diff`].
     set: Table,
-}
-
-/// What commands of the model may reach.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Sandbox {
-    #[default]
-    Off,
-    WorkspaceWrite,
-    ReadOnly,
 }
 
 /// The bounds that a person may move.

@@ -31,6 +31,7 @@ use crate::session::{CompactionSettings, Deps, Registry, Settings};
 use crate::store::{Store, StoreSettings};
 use crate::telemetry::{self, LogTo};
 use crate::tool;
+use crate::tool::sandbox::Sandbox;
 
 /// What the command line says.
 #[derive(Clone, Debug, Default)]
@@ -72,6 +73,7 @@ pub async fn run(options: Options) -> anyhow::Result<()> {
         tracing::warn!(orphans, "ended commands that an earlier daemon left running");
     }
 
+    tell_sandbox(config.sandbox);
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
     let store_settings =
         StoreSettings { durability: config.durability, max_memory_bytes: config.limits.max_memory_bytes };
@@ -161,6 +163,9 @@ impl Daemon {
         let changed = {
             let mut config = self.config.write().unwrap_or_else(std::sync::PoisonError::into_inner);
             let changed = config.diff(&new);
+            if config.sandbox != new.sandbox {
+                tell_sandbox(new.sandbox);
+            }
             self.models.send_replace(model_table(&new, &self.clients, &self.clock));
             self.settings.send_replace(Arc::new(settings));
             *config = new;
@@ -297,6 +302,7 @@ fn session_settings(config: &Config) -> anyhow::Result<Settings> {
             keep_recent_tokens: config.compaction.keep_recent_tokens,
         },
         max_subscriber_bytes: usize::try_from(config.limits.max_subscriber_bytes).unwrap_or(usize::MAX),
+        sandbox: config.sandbox,
     })
 }
 
@@ -306,6 +312,15 @@ fn named_limits(rpc: &Limits, config: &crate::config::Limits) -> std::collection
     named.insert("maxSubscriberBytes".into(), config.max_subscriber_bytes);
     named.insert("maxMemoryBytes".into(), config.max_memory_bytes);
     named
+}
+
+/// Says what of the sandbox this system does not hold, so that nobody believes in more than there is.
+fn tell_sandbox(sandbox: Sandbox) {
+    match sandbox.gaps() {
+        Ok(gaps) if gaps.is_empty() => {}
+        Ok(gaps) => tracing::warn!(%sandbox, gaps = gaps.join("; "), "the sandbox does not hold all here"),
+        Err(error) => tracing::error!(%error),
+    }
 }
 
 fn rpc_limits(config: &Config) -> Limits {

@@ -31,6 +31,7 @@ use crate::provider::Models;
 use crate::store::{Durability, Log, Store, StoreError};
 use crate::tool::Tool;
 use crate::tool::policy::Rules;
+use crate::tool::sandbox::Sandbox;
 use crate::workspace::Places;
 
 /// What the configuration says about sessions.
@@ -44,6 +45,8 @@ pub struct Settings {
     pub compaction: CompactionSettings,
     /// How far a subscriber may lag behind, in bytes.
     pub max_subscriber_bytes: usize,
+    /// What commands may touch.
+    pub sandbox: Sandbox,
 }
 
 /// When a conversation is shortened, and how far.

@@ -18,6 +18,8 @@ pub const INTERRUPTED_RESULT: &str =
     "Interrupted: no result was stored. The call may have run in part or in full; look before you repeat it.";
 /// The stored result of a call that a person aborted.
 pub const ABORTED_RESULT: &str = "Aborted by the user. The call may have run in part.";
+/// The stored result of a call whose turn had not come when a person aborted.
+pub const NOT_BEGUN_RESULT: &str = "Not run: the user aborted before it began.";
 /// The result of a call in a reply that its length limit cut off.
 pub const NOT_RUN_RESULT: &str =
     "Not run: the reply that made this call was cut off by its length limit. Make the call again, with less in it.";

@@ -17,7 +17,7 @@ mod shell;
 mod state;
 mod write;
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 
@@ -85,7 +85,8 @@ pub struct Actor {
     finished: VecDeque<(String, kli_protocol::api::RunOutcome)>,
     approvals: approvals::Approvals,
     keys: prompts::Keys,
-    shells: HashMap<String, shell::Shell>,
+    /// In the order in which they were begun.
+    shells: Vec<shell::Shell>,
     /// Of those, the ones that an abort ended.
     aborted_shells: Vec<String>,
     /// Messages of the branch, read before: a turn reads only what is new.
@@ -139,7 +140,7 @@ pub(super) fn spawn(log: Arc<Log>, deps: Arc<Deps>, opening: Opening, kept: Kept
         finished: kept.finished,
         approvals: kept.approvals,
         keys: kept.keys,
-        shells: HashMap::new(),
+        shells: vec![],
         aborted_shells: vec![],
         cache: Arc::default(),
         stopping: None,

@@ -22,6 +22,7 @@ use crate::session::branch::{self, Cache};
 use crate::session::handle::MAILBOX;
 use crate::store::{Durability, Ix, Log};
 use crate::tool::jobs::Jobs;
+use crate::tool::sandbox::Sandbox;
 use crate::tool::{Outline, Progress, Tool, ToolContext};
 use crate::workspace::Workspace;
 
@@ -48,6 +49,7 @@ struct Scene {
     work_dir: PathBuf,
     env: Arc<BTreeMap<String, String>>,
     images: bool,
+    sandbox: Sandbox,
 }
 
 /// What the actor says of the next turn; the messages are read by the run itself.
@@ -56,6 +58,7 @@ pub(super) struct TurnPlan {
     pub shape: branch::Shape,
     pub message_id: String,
     pub env: Arc<BTreeMap<String, String>>,
+    pub sandbox: Sandbox,
 }
 
 impl ActorHost {
@@ -138,6 +141,7 @@ impl ActorHost {
         *self.scene.lock().unwrap_or_else(PoisonError::into_inner) = Scene {
             work_dir: work_dir.clone(),
             env: plan.env,
+            sandbox: plan.sandbox,
             images: plan.shape.model.input.iter().any(|i| i == "image"),
         };
         let provider = plan.shape.provider.clone();
@@ -178,7 +182,7 @@ impl RunHost for ActorHost {
 
     async fn permit(&self, tool: Arc<dyn Tool>, call: CallInfo, outline: Outline) -> Permission {
         let gone = || Permission::Refused("Not run: the session was closed.".into());
-        match self.ask(move |actor| actor.permit(tool.as_ref(), &call, &outline)).await {
+        match self.ask(move |actor| actor.permit(tool, call, &outline)).await {
             Ok(Permit::Now(permission)) => permission,
             Ok(Permit::Later(answer)) => answer.await.unwrap_or_else(|_| gone()),
             Err(_) => gone(),
@@ -196,6 +200,7 @@ impl RunHost for ActorHost {
             progress: progress(self.mailbox.clone(), tool_call_id.to_owned(), Output::OfRun),
             images: scene.images,
             jobs: self.jobs.clone(),
+            sandbox: scene.sandbox,
         }
     }
 
@@ -211,10 +216,22 @@ impl RunHost for ActorHost {
     async fn more_to_say(&self) -> Result<bool, HostFailure> {
         self.ask(|actor| {
             let steered = actor.take_steered()?;
-            Ok::<bool, ApiError>(steered || actor.take_follow_up()?)
+            let more = steered || actor.take_follow_up()?;
+            if !more {
+                actor.close_run();
+            }
+            Ok::<bool, ApiError>(more)
         })
         .await?
         .map_err(|e| store_failure(&e))
+    }
+
+    async fn anything_queued(&self) -> Result<bool, HostFailure> {
+        self.ask(|actor| {
+            actor.close_run();
+            actor.anything_queued()
+        })
+        .await
     }
 
     async fn make_room(&self) -> Result<Option<Turn>, HostFailure> {
@@ -265,6 +282,7 @@ impl Actor {
             shape,
             message_id: self.log.new_id(self.deps.clock.as_ref()),
             env: self.env.clone(),
+            sandbox: self.deps.settings().sandbox,
         })
     }
 

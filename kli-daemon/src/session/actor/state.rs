@@ -55,7 +55,8 @@ impl Actor {
             trusted: self.deps.trust.is_trusted(std::path::Path::new(&self.work_dir())),
             interrupted: self.run.is_none()
                 && self.work.is_none()
-                && self.with_window(Window::is_interrupted).unwrap_or_default(),
+                && self.with_window(Window::is_unfinished).unwrap_or_default()
+                && branch::was_cut_off(&self.log),
             queue: self.shown_queue(),
             pending_approvals: self.approvals.pending(),
             usage: self.log.facts().usage,
