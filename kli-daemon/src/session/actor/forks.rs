@@ -69,7 +69,7 @@ impl Actor {
             let opening = Opening {
                 model: Some(self.branch.model.clone()),
                 options: self.branch.options.clone(),
-                mode: (self.mode != self.deps.settings().default_mode || facts.mode.is_some()).then_some(self.mode),
+                mode: (self.mode != self.settings().default_mode || facts.mode.is_some()).then_some(self.mode),
                 name: None,
             };
             return Ok(Forked { log, opening: Some(opening), text, images });
