@@ -61,6 +61,8 @@ pub struct Config {
     pub sandbox: Sandbox,
     /// How long the daemon stays when nobody is connected, nothing runs and nothing lives only in memory.
     pub idle_exit: Option<Duration>,
+    /// How long a session stays loaded that nobody uses.
+    pub unload_after: Duration,
     pub limits: Limits,
     pub compaction: Compaction,
     pub retry: Retry,
@@ -169,6 +171,8 @@ impl CompactionChange {
     }
 }
 
+const UNLOAD_AFTER: Duration = Duration::from_secs(300);
+
 /// The shape of the file, once its keys and types are known to be right.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", default)]
@@ -180,6 +184,7 @@ struct File {
     durability: Option<String>,
     sandbox: Sandbox,
     idle_exit_ms: Option<u64>,
+    unload_after_ms: Option<u64>,
     max_memory_bytes: Option<u64>,
     max_message_bytes: Option<u64>,
     max_subscriber_bytes: Option<u64>,
@@ -310,6 +315,7 @@ impl Config {
             durability,
             sandbox: file.sandbox,
             idle_exit: file.idle_exit_ms.map(Duration::from_millis),
+            unload_after: file.unload_after_ms.map_or(UNLOAD_AFTER, |ms| Duration::from_millis(ms.max(1))),
             limits,
             compaction: file.compaction.over(Compaction::default()),
             retry: Retry { max_attempts: file.retry.max_attempts.max(1), ..file.retry },
@@ -340,6 +346,7 @@ impl Default for Config {
             durability: Durability::default(),
             sandbox: Sandbox::default(),
             idle_exit: None,
+            unload_after: UNLOAD_AFTER,
             limits: Limits::default(),
             compaction: Compaction::default(),
             retry: Retry::default(),

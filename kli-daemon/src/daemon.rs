@@ -67,6 +67,12 @@ pub async fn run(options: Options) -> anyhow::Result<()> {
         None => rpc::bind(&socket)?,
     };
 
+    // Commands of a daemon that was killed go on without anybody; the lock says that there is no other now.
+    let orphans = tokio::task::block_in_place(tool::process::end_orphans);
+    if orphans > 0 {
+        tracing::warn!(orphans, "ended commands that an earlier daemon left running");
+    }
+
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
     let store_settings =
         StoreSettings { durability: config.durability, max_memory_bytes: config.limits.max_memory_bytes };
@@ -75,7 +81,9 @@ pub async fn run(options: Options) -> anyhow::Result<()> {
     let (models, watched_models) = watch::channel(model_table(&config, &clients, &clock));
     let (settings, watched_settings) = watch::channel(Arc::new(session_settings(&config)?));
     let all = Arc::new(Hub::new(0, settings.borrow().max_subscriber_bytes));
-    let (rpc_limits, idle_exit) = (rpc_limits(&config), config.idle_exit);
+    let limits = rpc_limits(&config);
+    let named = named_limits(&limits, &config.limits);
+    let (idle_exit, unload_after) = (config.idle_exit, config.unload_after);
     let config = Arc::new(RwLock::new(config));
     let deps = Arc::new(Deps {
         store,
@@ -92,7 +100,6 @@ pub async fn run(options: Options) -> anyhow::Result<()> {
         home: directories::BaseDirs::new().map(|d| d.home_dir().to_owned()),
     });
     let registry = Registry::new(deps);
-    let limits = rpc_limits;
     let connections = Connections::default();
     let stop = CancellationToken::new();
     let control = Arc::new(Daemon {
@@ -111,7 +118,7 @@ pub async fn run(options: Options) -> anyhow::Result<()> {
         registry: registry.clone(),
         control: control.clone(),
         max_message_bytes: limits.max_message_bytes,
-        limits: limits.named(),
+        limits: named,
         socket: socket.display().to_string(),
     });
     // The socket is served a moment longer than the sessions: replies to those who wait still go out.
@@ -121,7 +128,10 @@ pub async fn run(options: Options) -> anyhow::Result<()> {
     tracing::info!(socket = %socket.display(), pid = std::process::id(), "ready");
     rpc::notify_ready();
 
-    wait_for_stop(&control, idle_exit).await?;
+    tokio::select! {
+        stopped = wait_for_stop(&control, idle_exit) => stopped?,
+        () = registry.keep_unloading(unload_after) => {}
+    }
 
     tracing::info!("stopping");
     rpc::notify_stopping();
@@ -167,8 +177,8 @@ impl Daemon {
 }
 
 /// Keys that are looked at only at the start.
-const FIXED: [&str; 6] =
-    ["sessionDir", "durability", "maxMemoryBytes", "maxMessageBytes", "maxConnections", "idleExitMs"];
+const FIXED: [&str; 7] =
+    ["sessionDir", "durability", "maxMemoryBytes", "maxMessageBytes", "maxConnections", "idleExitMs", "unloadAfterMs"];
 
 impl Control for Daemon {
     fn reload_config(&self) -> BoxFuture<'_, Result<Vec<String>, ApiError>> {
@@ -315,6 +325,14 @@ fn compaction_settings(compaction: Compaction) -> CompactionSettings {
         reserve_tokens: compaction.reserve_tokens,
         keep_recent_tokens: compaction.keep_recent_tokens,
     }
+}
+
+/// Every bound that a client may meet, by its name.
+fn named_limits(rpc: &Limits, config: &crate::config::Limits) -> std::collections::BTreeMap<String, u64> {
+    let mut named = rpc.named();
+    named.insert("maxSubscriberBytes".into(), config.max_subscriber_bytes);
+    named.insert("maxMemoryBytes".into(), config.max_memory_bytes);
+    named
 }
 
 fn rpc_limits(config: &Config) -> Limits {

@@ -143,6 +143,7 @@ pub fn api_error(error: StoreError) -> ApiError {
             ApiError::new(ErrorKind::Ambiguous, message).with("candidates", candidates)
         }
         StoreError::SessionExists(_) => ApiError::new(ErrorKind::SessionExists, message),
+        StoreError::InvalidId(_) => ApiError::invalid_params(message),
         StoreError::EntryNotFound(_) => ApiError::new(ErrorKind::EntryNotFound, message),
         StoreError::AmbiguousEntry { candidates, .. } => {
             ApiError::new(ErrorKind::Ambiguous, message).with("candidates", candidates)

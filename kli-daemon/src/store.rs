@@ -5,7 +5,8 @@
 //! [`Store`] makes, opens, lists and deletes logs.
 //!
 //! Inside: [`log`] answers questions about a session ([`walk`] those that go along its tree), [`write`] appends,
-//! [`medium`] and [`disk`] are where bytes lie, [`scan`] reads them into the index, [`legacy`] knows pi's first
+//! [`medium`] and [`disk`] are where bytes lie, [`scan`] reads them into the index, [`sidecar`] keeps
+//! that of large files, [`legacy`] knows pi's first
 //! formats, [`sessions`] is the store, [`catalog`] what lies in its directory ([`listing`] reads it ahead), [`last`] the session last used,
 //! [`sync`] the thread that brings files to disk, [`search`] looks into all sessions,
 //! [`import`] and [`export`] know the formats of other programs.
@@ -24,6 +25,7 @@ mod names;
 mod scan;
 mod search;
 mod sessions;
+mod sidecar;
 mod sync;
 #[cfg(test)]
 mod tests;
@@ -42,7 +44,7 @@ pub use import::Import;
 pub use log::Log;
 pub use names::{title, valid_session_id};
 pub use search::Search;
-pub use sessions::Store;
+pub use sessions::{LastUsed, Store};
 
 /// What is known of a session without reading bodies.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -97,6 +99,8 @@ pub enum StoreError {
     Ambiguous { text: String, candidates: Vec<String> },
     #[error("a session {0} exists already, or did")]
     SessionExists(String),
+    #[error("{0:?} cannot be a session id: 1 to 64 of A-Z a-z 0-9 . _ -, the first a letter or digit")]
+    InvalidId(String),
     #[error("no entry {0} in this session")]
     EntryNotFound(String),
     #[error("several entries begin with {text}")]

@@ -29,6 +29,7 @@ mod path;
 pub mod policy;
 pub mod process;
 mod read;
+pub mod sandbox;
 mod shell;
 #[cfg(test)]
 mod testing;
@@ -155,4 +156,34 @@ where
 /// What a tool answers that was cancelled half-way.
 fn aborted() -> ToolOutput {
     ToolOutput::error("Aborted.")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_builtin_tool_can_be_offered_and_called_with_anything() {
+        let place = testing::Place::new();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let tools = builtin();
+        let names: Vec<_> = tools.iter().map(|tool| tool.spec().name.as_str()).collect();
+        assert_eq!(names, ["read", "write", "edit", "bash", "grep", "find", "ls", "job_output", "job_kill"]);
+        for tool in &tools {
+            let spec = tool.spec();
+            assert_eq!(spec.parameters["type"], "object", "{}", spec.name);
+            let properties = spec.parameters["properties"].as_object().unwrap();
+            for required in spec.parameters["required"].as_array().into_iter().flatten() {
+                assert!(properties.contains_key(required.as_str().unwrap()), "{}: {required}", spec.name);
+            }
+            for odd in [Value::Null, 7.into(), "\u{0}\u{202e}..".into(), Value::Array(vec![]), true.into()] {
+                let arguments: Arguments = properties.keys().map(|name| (name.clone(), odd.clone())).collect();
+                let output = runtime.block_on(place.call(tool.as_ref(), Value::Object(arguments.clone())));
+                let harmless = matches!(spec.name.as_str(), "ls" | "job_output") && odd.is_null();
+                assert_eq!(output.is_error, !harmless, "{} {odd}: {}", spec.name, testing::text(&output));
+                let policy = policy::Call { spec, arguments: &arguments, work_dir: &place.context.work_dir };
+                policy::judge(kli_protocol::api::Mode::Ask, &policy::Rules::default(), policy);
+            }
+        }
+    }
 }

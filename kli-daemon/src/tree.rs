@@ -9,6 +9,7 @@ mod ids;
 pub mod json;
 pub mod line;
 mod push;
+mod slab;
 #[cfg(test)]
 mod tests;
 
@@ -21,10 +22,12 @@ use kli_protocol::record::{Kind, Usage};
 use ids::Id;
 pub use ids::IdTable;
 pub use push::{Note, Place, Pushed};
+use serde::{Deserialize, Serialize};
+pub use slab::{Loaded, Slab};
 
 /// A record's place in what one session can see: first the base's records (as of the fork), then its own, in
 /// file order. Stays good as long as the log does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Ix(pub u32);
 
 /// `role` of a message.
@@ -155,7 +158,7 @@ impl Above for () {
 }
 
 /// What the records of one session add up to.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Tally {
     /// Own nodes of the tree, and of these user and assistant messages.
     pub nodes: u64,
@@ -173,7 +176,7 @@ pub struct Tally {
 }
 
 /// A label given or taken away.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Labelling {
     pub mark: Ix,
     pub label: Option<Box<str>>,
@@ -182,11 +185,17 @@ pub struct Labelling {
 /// The own records of one session.
 #[derive(Clone, Debug)]
 pub struct Index {
-    start: u32,
-    rows: Vec<Row>,
+    rows: Slab<Row>,
     ids: IdTable,
     /// Foreign ids, each behind its length (4 bytes).
     foreign: Vec<u8>,
+    rest: Rest,
+}
+
+/// What there is little of.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Rest {
+    start: u32,
     leaf: u32,
     first_root: u32,
     last_root: u32,
@@ -204,14 +213,25 @@ pub struct Index {
     tally: Tally,
 }
 
+impl Rest {
+    pub fn start(&self) -> u32 {
+        self.start
+    }
+}
+
+/// An index apart, to be stored and loaded.
+pub struct Parts<R> {
+    pub rows: Slab<Row>,
+    pub slots: Slab<u32>,
+    pub foreign: Vec<u8>,
+    pub rest: R,
+}
+
 impl Index {
     /// `start`: the records of the base that come before; `leaf`: where it ends.
     pub fn new(start: u32, leaf: Option<Ix>) -> Index {
-        Index {
+        let rest = Rest {
             start,
-            rows: Vec::new(),
-            ids: IdTable::default(),
-            foreign: Vec::new(),
             leaf: leaf.map_or(NONE, |ix| ix.0),
             first_root: NONE,
             last_root: NONE,
@@ -222,42 +242,67 @@ impl Index {
             waiting: HashMap::new(),
             forward: false,
             tally: Tally::default(),
-        }
+        };
+        Index { rows: Slab::default(), ids: IdTable::default(), foreign: Vec::new(), rest }
+    }
+
+    /// From what was stored: trusted, so it must have been checked.
+    pub fn from_parts(parts: Parts<Rest>) -> Index {
+        let used = parts.rows.len();
+        Index { rows: parts.rows, ids: IdTable::load(parts.slots, used), foreign: parts.foreign, rest: parts.rest }
+    }
+
+    /// Rows, slots and foreign ids as bytes, to be stored with the rest.
+    pub fn parts(&self) -> [Vec<&[u8]>; 3] {
+        [self.rows.bytes().into(), self.ids.slots().into(), vec![&self.foreign]]
+    }
+
+    pub fn rest(&self) -> &Rest {
+        &self.rest
     }
 
     pub fn start(&self) -> u32 {
-        self.start
+        self.rest.start
     }
 
     /// One past the last record.
     pub fn end(&self) -> u32 {
-        self.start.saturating_add(u32::try_from(self.rows.len()).unwrap_or(NONE))
+        self.rest.start.saturating_add(u32::try_from(self.rows.len()).unwrap_or(NONE))
     }
 
-    pub fn rows(&self) -> &[Row] {
-        &self.rows
+    pub fn is_empty(&self) -> bool {
+        self.rows.is_empty()
+    }
+
+    pub fn last_row(&self) -> Option<&Row> {
+        self.rows.get(self.rows.len().checked_sub(1)?)
+    }
+
+    /// Own records.
+    pub fn len(&self) -> usize {
+        self.rows.len()
     }
 
     /// An own record.
     pub fn row(&self, ix: u32) -> Option<&Row> {
-        self.rows.get(usize::try_from(ix.checked_sub(self.start)?).ok()?)
+        self.rows.get(usize::try_from(ix.checked_sub(self.rest.start)?).ok()?)
     }
 
     fn row_mut(&mut self, ix: u32) -> Option<&mut Row> {
-        self.rows.get_mut(usize::try_from(ix.checked_sub(self.start)?).ok()?)
+        self.rows.get_mut(usize::try_from(ix.checked_sub(self.rest.start)?).ok()?)
     }
 
     pub fn leaf(&self) -> Option<Ix> {
-        link(self.leaf)
+        link(self.rest.leaf)
     }
 
     pub fn tally(&self) -> &Tally {
-        &self.tally
+        &self.rest.tally
     }
 
     /// Whether some record lies before its parent: then places do not fall on the way up.
     pub fn has_forward_links(&self) -> bool {
-        self.forward
+        self.rest.forward
     }
 
     /// An own record by its whole id.
@@ -265,7 +310,7 @@ impl Index {
         let wanted = Id::of(id);
         let ordinal =
             self.ids.find(wanted.hash(), |n| self.rows.get(n as usize).is_some_and(|row| self.id_of(row) == wanted))?;
-        Some(self.start + ordinal)
+        Some(self.rest.start + ordinal)
     }
 
     /// Looks at where these ids would be, all at once, so that the memory is near when they are pushed: one after
@@ -279,7 +324,7 @@ impl Index {
     }
 
     pub fn find_key(&self, key: &str) -> Option<Ix> {
-        self.keys.get(key).map(|ix| Ix(*ix))
+        self.rest.keys.get(key).map(|ix| Ix(*ix))
     }
 
     fn id_of(&self, row: &Row) -> Id<'_> {
@@ -300,14 +345,14 @@ impl Index {
             Id::Text(text) => text.starts_with(beginning),
             Id::Hex(n) => ids::hex_begins_with(n, beginning),
         };
-        (self.start..).zip(&self.rows).filter(|(_, row)| fits(row)).map(|(ix, _)| ix).take(limit).collect()
+        (self.rest.start..).zip(self.rows.iter()).filter(|(_, row)| fits(row)).map(|(ix, _)| ix).take(limit).collect()
     }
 
     /// Own children of an entry, own or the base's (of none: own roots), in file order, marks passed over.
     pub fn children(&self, parent: Option<u32>) -> Vec<Ix> {
         let first = match parent {
-            None => self.first_root,
-            Some(ix) if ix < self.start => self.grafts.get(&ix).map_or(NONE, |ends| ends.0),
+            None => self.rest.first_root,
+            Some(ix) if ix < self.rest.start => self.rest.grafts.get(&ix).map_or(NONE, |ends| ends.0),
             Some(ix) => self.row(ix).map_or(NONE, |row| row.first_child),
         };
         let mut children = Vec::new();
@@ -321,29 +366,29 @@ impl Index {
 
     /// The label that an entry has by own records before `limit`; the outer none: none of them is about it.
     pub fn label(&self, target: u32, limit: u32) -> Option<Option<&str>> {
-        let last = self.labels.get(&target)?.iter().rfind(|l| l.mark.0 < limit)?;
+        let last = self.rest.labels.get(&target)?.iter().rfind(|l| l.mark.0 < limit)?;
         Some(last.label.as_deref())
     }
 
     /// Entries that own records before `limit` gave a label or took it from.
     pub fn labelled(&self) -> impl Iterator<Item = u32> + '_ {
-        self.labels.keys().copied()
+        self.rest.labels.keys().copied()
     }
 
     /// What an own `label` or `context_edit` is about.
     pub fn target(&self, mark: u32) -> Option<u32> {
-        self.targets.get(&mark).copied()
+        self.rest.targets.get(&mark).copied()
     }
 
     /// Own marks that have a target.
     pub fn targets(&self) -> impl Iterator<Item = (u32, u32)> + '_ {
-        self.targets.iter().map(|(mark, target)| (*mark, *target))
+        self.rest.targets.iter().map(|(mark, target)| (*mark, *target))
     }
 
     /// The first own settings, before anything that is sent.
     pub fn opening(&self) -> Vec<Ix> {
         let opens = |row: &&Row| row.is_settings() && row.kind() != Kind::Compaction || row.kind().is_mark();
-        (self.start..)
+        (self.rest.start..)
             .zip(self.rows.iter().take_while(|row| opens(row)))
             .filter(|(_, row)| row.is_settings())
             .map(|(ix, _)| Ix(ix))
@@ -359,12 +404,12 @@ impl Index {
     pub fn row_between(&self, from: u64, to: u64) -> Option<u32> {
         let number = self.rows.partition_point(|row| row.offset < from);
         self.rows.get(number).filter(|row| row.offset < to)?;
-        Some(self.start + u32::try_from(number).ok()?)
+        Some(self.rest.start + u32::try_from(number).ok()?)
     }
 
     /// Whether a parent of this id is awaited: it should not be given to a new record.
     pub fn is_awaited(&self, id: &str) -> bool {
-        self.waiting.contains_key(id)
+        self.rest.waiting.contains_key(id)
     }
 
     /// Bytes that it takes in memory, about.

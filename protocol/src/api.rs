@@ -1,6 +1,6 @@
 //! Every method and event of the daemon, once.
 //!
-//! A method is a type that implements [`Method`]; [`methods!`] lists them all. The server registers from that
+//! A method is a type that implements [`Method`]; `methods!` lists them all. The server registers from that
 //! list, the typed client calls by it, and the OpenRPC document is printed from it, so none can drift.
 //!
 //! A parameter that is null counts as absent, except `entryId`, `leafId` and `label`, where null has a meaning;

@@ -298,7 +298,8 @@ impl Client {
     fn whole(&self) -> bool {
         match self.way {
             Way::Echo | Way::Lines => self.reply.ends_with(b"\n"),
-            Way::ContentLength | Way::WebSocket | Way::Post => self.reply.ends_with(b"}}"),
+            Way::Post => self.reply.ends_with(b"}}\n"),
+            Way::ContentLength | Way::WebSocket => self.reply.ends_with(b"}}"),
         }
     }
 }

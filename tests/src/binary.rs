@@ -7,18 +7,18 @@ use std::time::SystemTime;
 /// `kli-daemon`, built with the same profile as the test that asks.
 pub fn daemon() -> &'static Path {
     static PATH: OnceLock<PathBuf> = OnceLock::new();
-    PATH.get_or_init(|| find("kli-daemon", &["protocol/src", "kli-daemon/src"]))
+    PATH.get_or_init(|| find("kli-daemon"))
 }
 
 /// `kli`, likewise.
 pub fn kli() -> &'static Path {
     static PATH: OnceLock<PathBuf> = OnceLock::new();
-    PATH.get_or_init(|| find("kli", &["protocol/src", "kli-client/src"]))
+    PATH.get_or_init(|| find("kli"))
 }
 
 /// A test lies in `target/PROFILE/deps`, a program in `target/PROFILE`. Cargo builds the programs of the other
 /// packages only with `--workspace`, so one may be missing, or, worse, be an old one: both are said.
-fn find(name: &str, sources: &[&str]) -> PathBuf {
+fn find(name: &str) -> PathBuf {
     let directory = match std::env::var_os("KLI_TEST_BIN_DIR") {
         Some(directory) => PathBuf::from(directory),
         None => {
@@ -29,11 +29,9 @@ fn find(name: &str, sources: &[&str]) -> PathBuf {
     let path = directory.join(name);
     let advice = format!("run `cargo build --workspace{}`, or all tests with `cargo test --workspace`", profile());
     let built = modified(&path).unwrap_or_else(|| panic!("there is no {}: {advice}", path.display()));
-    if std::env::var_os("KLI_TEST_BIN_DIR").is_none() {
-        for source in sources {
-            let newest = newest(&repository().join(source));
-            assert!(newest.is_none_or(|newest| newest <= built), "{name} is older than {source}: {advice}");
-        }
+    for source in sources(&path.with_extension("d")) {
+        let is_newer = modified(&source).is_some_and(|changed| changed > built);
+        assert!(!is_newer, "{name} is older than {}: {advice}", source.display());
     }
     path
 }
@@ -50,16 +48,9 @@ fn modified(path: &Path) -> Option<SystemTime> {
     std::fs::metadata(path).ok()?.modified().ok()
 }
 
-fn newest(directory: &Path) -> Option<SystemTime> {
-    let entries = std::fs::read_dir(directory).ok()?;
-    entries
-        .filter_map(|entry| {
-            let path = entry.ok()?.path();
-            if path.is_dir() {
-                newest(&path)
-            } else {
-                modified(&path).filter(|_| path.extension().is_some_and(|e| e == "rs"))
-            }
-        })
-        .max()
+/// What cargo noted that a program was made from, as a make rule: `TARGET: FILE FILE …`, a space as `\ `.
+fn sources(rule: &Path) -> Vec<PathBuf> {
+    let text = std::fs::read_to_string(rule).unwrap_or_default();
+    let files = text.split_once(": ").map_or("", |(_, files)| files).trim();
+    files.replace("\\ ", "\0").split(' ').map(|file| PathBuf::from(file.replace('\0', " "))).collect()
 }

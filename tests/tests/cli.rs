@@ -1,6 +1,6 @@
 //! `kli` as scripts and people use it.
 
-use std::io::Read;
+use std::io::{BufRead, BufReader, Read};
 use std::process::Stdio;
 
 use kli_tests::{Gate, ModelServer, Place, Reply, Session, Setup, fixtures, poll, text};
@@ -72,9 +72,10 @@ fn exit_codes() {
 fn an_interrupt_aborts_the_run() {
     let gate = Gate::new();
     let p = Place::with([Reply::held("half", &gate, "")]);
-    let mut command = p.daemon.kli_command(p.work_dir.path(), &["-p", "slowly"]);
+    let mut command = p.daemon.kli_command(p.work_dir.path(), &["-p", "slowly", "--output", "stream-json"]);
     let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    gate.reached();
+    let mut events = BufReader::new(child.stdout.take().unwrap()).lines();
+    assert!(events.any(|line| line.unwrap().contains("half")), "it prints what comes while it comes");
     kill_process(Pid::from_child(&child), Signal::INT).unwrap();
     let mut stderr = String::new();
     child.stderr.take().unwrap().read_to_string(&mut stderr).unwrap();

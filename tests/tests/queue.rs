@@ -64,10 +64,10 @@ fn aborting_a_stream() {
     let gate = Gate::new();
     let p = Place::with([Reply::held("first half", &gate, "second half"), Reply::text("after")]);
     let mut session = p.session();
+    session.subscribe();
     let mut waiting = Session::attach(&p.daemon, &session.id);
     let call = waiting.send("prompt", json!({ "text": "slowly", "wait": true }));
-    gate.reached();
-    session.subscribe();
+    session.client.until(|e| e.kind() == "textDelta" && e.body["delta"].to_string().contains("first half"));
     let (result, took) = timed(|| session.call("abort", json!({})));
     assert_eq!(result["aborted"], true);
     assert!(took < Duration::from_millis(1200), "{took:?}");

@@ -3,7 +3,7 @@
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-use kli_tests::{Daemon, Gate, ModelServer, Reply, Session, Setup, fixtures, is_node, text};
+use kli_tests::{Daemon, Gate, ModelServer, Place, Reply, Session, Setup, fixtures, is_node, text};
 use serde_json::{Value, json};
 
 fn mode(path: &Path) -> u32 {
@@ -114,7 +114,7 @@ fn mentions(directory: &Path, needle: &[u8]) -> bool {
 
 #[test]
 fn the_last_session_of_a_directory() {
-    let mut daemon = Setup::new().persisted().start();
+    let Place { server: _model, mut daemon, .. } = Place::with([]);
     let (here, there) = (fixtures::work_dir(), fixtures::work_dir());
     let last = |daemon: &Daemon, work_dir: &Path| {
         let info = daemon.client().call("continueSession", json!({ "workDir": work_dir }));
@@ -147,7 +147,7 @@ fn the_last_session_of_a_directory() {
 
 #[test]
 fn listing() {
-    let daemon = Setup::new().persisted().start();
+    let Place { server: _model, daemon, .. } = Place::with([]);
     let (here, there) = (fixtures::work_dir(), fixtures::work_dir());
     let mut first = Session::create(&daemon, here.path());
     first.ask("first question");
@@ -178,7 +178,7 @@ fn listing() {
 /// However a directory is written, it is the same one; and directories whose names look alike are not.
 #[test]
 fn work_directories() {
-    let daemon = Setup::new().persisted().start();
+    let Place { server: _model, daemon, .. } = Place::with([]);
     let place = fixtures::temp_dir("kli-w");
     let real = place.path().join("real");
     for name in ["real", "a-b", "a", "a/b", "a b", "a\nb", "ünïcode"] {
@@ -234,8 +234,7 @@ fn a_work_directory_that_is_gone() {
 
 #[test]
 fn ids_of_sessions() {
-    let daemon = Setup::new().persisted().start();
-    let work_dir = fixtures::work_dir();
+    let Place { server: _model, daemon, work_dir } = Place::with([]);
     let given = |id: &str| json!({ "workDir": work_dir.path(), "sessionId": id });
     let mut session = Session::create_with(&daemon, given("my-session.1"));
     session.ask("hi");
@@ -254,7 +253,8 @@ fn ids_of_sessions() {
     client.call("setSessionName", json!({ "sessionId": "my-session.2", "name": "release" }));
     assert_eq!(client.call("getSession", json!({ "sessionId": "release" }))["sessionId"], "my-session.2");
     // Deleting takes whole ids, and an id is not given again.
-    assert_eq!(client.error("deleteSession", json!({ "sessionId": "my-session" })).kind(), "sessionNotFound");
+    client.error("deleteSession", json!({ "sessionId": "on.2" }));
+    client.call("getSession", json!({ "sessionId": "my-session.2" }));
     client.call("deleteSession", json!({ "sessionId": "my-session.1" }));
     assert_eq!(client.error("getSession", json!({ "sessionId": "my-session.1" })).kind(), "sessionNotFound");
     assert_eq!(client.error("createSession", given("my-session.1")).kind(), "sessionExists");
@@ -263,8 +263,7 @@ fn ids_of_sessions() {
 /// The first prompt on one line, 50 user-perceived characters, nothing that could fool a terminal.
 #[test]
 fn titles() {
-    let daemon = Setup::new().start();
-    let work_dir = fixtures::work_dir();
+    let Place { server: _model, daemon, work_dir } = Place::with([]);
     let family = "\u{1F468}\u{200D}\u{1F469}\u{200D}\u{1F467}";
     let accented = "e\u{301}";
     for (prompt, title) in [
@@ -280,6 +279,83 @@ fn titles() {
         assert_eq!(session.state()["title"], "Untitled");
         session.ask(&prompt);
         assert_eq!(session.state()["title"], json!(title), "{prompt:?}");
+    }
+}
+
+/// One that has no record yet is a session like any other, but for its file.
+#[test]
+fn a_session_without_a_record() {
+    let daemon = Setup::new().persisted().start();
+    let work_dir = fixtures::work_dir();
+    let client = &mut daemon.client();
+    client.call("createSession", json!({ "workDir": work_dir.path(), "sessionId": "early-1", "name": "early bird" }));
+    assert_eq!(client.call("getSession", json!({ "sessionId": "early bird" }))["sessionId"], "early-1");
+    assert_eq!(ids(&client.call("listSessions", json!({ "query": "bird" }))), ["early-1"]);
+    client.call("deleteSession", json!({ "sessionId": "early-1" }));
+    assert_eq!(client.error("getSession", json!({ "sessionId": "early-1" })).kind(), "sessionNotFound");
+    let again = json!({ "workDir": work_dir.path(), "sessionId": "early-1" });
+    assert_eq!(client.error("createSession", again).kind(), "sessionExists");
+    assert_eq!(fixtures::session_files(&daemon.session_dir.clone().unwrap()), Vec::<std::path::PathBuf>::new());
+}
+
+/// One that was given another directory is at home there; one that lies elsewhere is remembered by its path.
+#[test]
+fn the_last_session_where_it_is_now() {
+    let mut daemon = Setup::new().persisted().start();
+    let (old, new) = (fixtures::work_dir(), fixtures::work_dir());
+    let last = |daemon: &Daemon, work_dir: &Path| {
+        daemon.client().call("continueSession", json!({ "workDir": work_dir }))["sessionId"].clone()
+    };
+    let mut session = Session::create(&daemon, old.path());
+    session.ask("hi");
+    session.call("openSession", json!({ "rebind": new.path() }));
+    assert_eq!(last(&daemon, old.path()), Value::Null);
+    assert_eq!(last(&daemon, new.path()), json!(session.id));
+
+    let place = fixtures::temp_dir("kli-t");
+    let path = place.path().join("elsewhere.jsonl");
+    let mut file = fixtures::SessionFile::new("elsewhere", old.path());
+    file.user("u1", None, "hi").assistant("a1", Some("u1"), "hello");
+    file.write(&path);
+    Session::open(&daemon, &path);
+    assert_eq!(last(&daemon, old.path()), "elsewhere");
+    drop(session);
+    daemon.kill9();
+    daemon.start();
+    assert_eq!(last(&daemon, old.path()), "elsewhere", "after a restart it is opened where it lies");
+}
+
+/// New sessions come in front: the pages after them lose nothing and repeat nothing.
+#[test]
+fn pages_of_lists_while_sessions_are_made() {
+    let daemon = Setup::new().persisted().start();
+    let work_dir = fixtures::work_dir();
+    let client = &mut daemon.client();
+    let mut make = |name: &str| {
+        text(&client.call("createSession", json!({ "workDir": work_dir.path(), "name": name }))["sessionId"])
+    };
+    let mut made: Vec<String> = (0..5).map(|n| make(&n.to_string())).collect();
+    for (method, key) in [("listSessions", "sessions"), ("getForest", "nodes")] {
+        let client = &mut daemon.client();
+        let (mut seen, mut cursor) = (Vec::new(), Value::Null);
+        loop {
+            let page = client.call(method, json!({ "limit": 2, "cursor": cursor }));
+            seen.extend(page[key].as_array().unwrap().iter().map(|info| text(&info["sessionId"])));
+            cursor = page["nextCursor"].clone();
+            if cursor.is_null() {
+                break;
+            }
+            client.call("createSession", json!({ "workDir": work_dir.path() }));
+        }
+        seen.sort();
+        made.sort();
+        assert_eq!(seen, made, "{method}");
+        made = client.call("listSessions", json!({ "limit": 100 }))["sessions"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|info| text(&info["sessionId"]))
+            .collect();
     }
 }
 

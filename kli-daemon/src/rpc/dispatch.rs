@@ -1,24 +1,29 @@
-//! From messages to calls and back to replies, for one connection of our own framings. No I/O: frames come in,
-//! bytes to be sent go to [`Dispatcher::out`].
+//! From messages to calls and back to replies, for one connection of our own framings or for one POST. No I/O:
+//! frames come in, bytes to be sent go to [`Dispatcher::out`].
 //!
 //! A call whose answer is ready at once is written at once; others go on side by side and are written as they end.
 
+mod out;
+mod work;
+
 use std::collections::HashMap;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use futures_util::future::{BoxFuture, FutureExt};
-use futures_util::stream::{FuturesUnordered, SelectAll, Stream, StreamExt};
-use jsonrpsee::core::server::{ConnectionId, MethodResponse};
+use futures_util::future::FutureExt;
+use futures_util::stream::{FuturesUnordered, SelectAll, StreamExt};
+use jsonrpsee::core::server::ConnectionId;
 use jsonrpsee::server::{Extensions, MethodCallback, Methods};
 use jsonrpsee::types::{Id, Params};
 use kli_protocol::api::{self, Method, RegisterToolsParams, SubscribeParams, UnsubscribeParams};
 use kli_protocol::error::code;
 use kli_protocol::frame::{Frame, Framing};
 use kli_protocol::rpc::{Invalid, Parsed, Request, parse, parse_call};
-use kli_protocol::{ApiError, decode_params};
+use kli_protocol::{ApiError, ErrorKind, decode_params};
 use serde_json::value::RawValue;
+
+pub(super) use out::Out;
+use work::{Answer, Call, Kind, Place, Subscription, Work};
 
 use super::module::unpanicked;
 use super::turn::{Lane, Lanes};
@@ -45,6 +50,8 @@ pub(super) struct Dispatcher {
     batches: HashMap<u64, Batch>,
     last_batch: u64,
     last_subscription: u64,
+    /// Where events can be sent.
+    takes_events: bool,
 }
 
 /// jsonrpsee's replies, asked for with the id null, begin so. The client's own id is put in its place as it was
@@ -56,60 +63,6 @@ const UNSUBSCRIBE: &str = <api::Unsubscribe as Method>::NAME;
 const REGISTER_TOOLS: &str = <api::RegisterTools as Method>::NAME;
 const UNREGISTER_TOOLS: &str = <api::UnregisterTools as Method>::NAME;
 
-/// Where a reply goes.
-#[derive(Clone, Copy, Debug)]
-enum Place {
-    Alone,
-    Batch(u64),
-}
-
-/// A call that goes on.
-struct Call {
-    work: Work,
-    /// None: a notification.
-    id: Option<Box<str>>,
-    place: Place,
-    bytes: usize,
-}
-
-enum Work {
-    Method(BoxFuture<'static, MethodResponse>),
-    Subscribe(Kind, BoxFuture<'static, Result<Feed, ApiError>>),
-}
-
-enum Answer {
-    Response(MethodResponse),
-    Subscribed(Kind, Feed),
-    /// The text of a result.
-    Result(&'static str),
-    Error(ApiError),
-}
-
-impl Future for Work {
-    type Output = Answer;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Answer> {
-        match &mut *self {
-            Work::Method(response) => response.as_mut().poll(cx).map(Answer::Response),
-            Work::Subscribe(kind, feed) => {
-                let kind = *kind;
-                feed.as_mut()
-                    .poll(cx)
-                    .map(|feed| feed.map_or_else(Answer::Error, |feed| Answer::Subscribed(kind, feed)))
-            }
-        }
-    }
-}
-
-impl Future for Call {
-    type Output = (Option<Box<str>>, Place, usize, Answer);
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let answer = std::task::ready!(Pin::new(&mut self.work).poll(cx));
-        Poll::Ready((self.id.take(), self.place, self.bytes, answer))
-    }
-}
-
 /// A batch whose replies are not all there.
 struct Batch {
     left: usize,
@@ -119,36 +72,13 @@ struct Batch {
     feeds: Vec<Subscription>,
 }
 
-/// What a subscription is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
-    Events,
-    Tools,
-}
-
-struct Subscription {
-    number: u64,
-    kind: Kind,
-    /// A notification up to its result.
-    head: Arc<str>,
-    feed: Feed,
-}
-
-impl Stream for Subscription {
-    type Item = (Arc<str>, Arc<str>);
-
-    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        let head = self.head.clone();
-        self.feed.poll_next_unpin(cx).map(|text| Some((head, text?)))
-    }
-}
-
 impl Dispatcher {
     pub(super) fn new(shared: Arc<Shared>, framing: Framing, connection: u64) -> Dispatcher {
         Dispatcher {
             shared,
             connection,
             client: Arc::default(),
+            takes_events: true,
             framing,
             out: Out::default(),
             calls: FuturesUnordered::new(),
@@ -159,6 +89,22 @@ impl Dispatcher {
             last_batch: 0,
             last_subscription: 0,
         }
+    }
+
+    /// The reply to one message on a connection that takes no events; empty where there is none.
+    pub(super) async fn answer_one(shared: Arc<Shared>, caller: Caller, message: &[u8]) -> Vec<u8> {
+        let mut dispatcher = Dispatcher {
+            client: caller.client,
+            takes_events: false,
+            ..Dispatcher::new(shared, Framing::Lines, caller.connection)
+        };
+        dispatcher.frame(Frame::Message(message));
+        std::future::poll_fn(|cx| {
+            dispatcher.poll_calls(cx);
+            if dispatcher.has_calls() { Poll::Pending } else { Poll::Ready(()) }
+        })
+        .await;
+        dispatcher.out.bytes
     }
 
     /// What is to be sent.
@@ -286,7 +232,7 @@ impl Dispatcher {
     fn work(&mut self, method: &str, params: Option<&str>, wants_reply: bool, caller: Caller) -> Result<Work, Answer> {
         match method {
             SUBSCRIBE => {
-                let params = self.new_subscription::<SubscribeParams>(params, wants_reply)?;
+                let params = self.new_subscription::<SubscribeParams>(SUBSCRIBE, params, wants_reply)?;
                 let service = self.shared.service.clone();
                 let feed = async move {
                     let _turn = caller.turn.clone();
@@ -295,7 +241,7 @@ impl Dispatcher {
                 Ok(Work::Subscribe(Kind::Events, unpanicked(SUBSCRIBE, feed).boxed()))
             }
             REGISTER_TOOLS => {
-                let params = self.new_subscription::<RegisterToolsParams>(params, wants_reply)?;
+                let params = self.new_subscription::<RegisterToolsParams>(REGISTER_TOOLS, params, wants_reply)?;
                 let service = self.shared.service.clone();
                 let feed = async move {
                     let _turn = caller.turn.clone();
@@ -332,10 +278,16 @@ impl Dispatcher {
 
     fn new_subscription<P: serde::de::DeserializeOwned>(
         &self,
+        method: &str,
         params: Option<&str>,
         wants_reply: bool,
     ) -> Result<P, Answer> {
         let max = self.shared.limits.max_subscriptions;
+        if !self.takes_events {
+            let text =
+                format!("{method} needs a connection that stays: newline or Content-Length framing, or WebSocket");
+            return Err(Answer::Error(ApiError::new(ErrorKind::NeedsConnection, text)));
+        }
         if !wants_reply {
             return Err(Answer::Error(ApiError::invalid_params("a subscription without id has no number")));
         }
@@ -452,60 +404,7 @@ enum Tail<'a> {
     Lost,
 }
 
-impl Work {
-    /// The same work, begun once those before it have reached their sessions.
-    fn after(self, before: Vec<tokio_util::sync::CancellationToken>) -> Work {
-        let wait = async move {
-            for token in before {
-                token.cancelled().await;
-            }
-        };
-        match self {
-            Work::Method(response) => Work::Method(wait.then(|()| response).boxed()),
-            Work::Subscribe(kind, feed) => Work::Subscribe(kind, wait.then(|()| feed).boxed()),
-        }
-    }
-}
-
 /// JSON-RPC's own code, with the kind and the limit in `data`.
 fn invalid_request(error: ApiError) -> ApiError {
     ApiError { code: code::INVALID_REQUEST, ..error }
-}
-
-/// Bytes to be sent.
-#[derive(Debug, Default)]
-pub(super) struct Out {
-    bytes: Vec<u8>,
-    sent: usize,
-}
-
-/// An empty buffer above this is given back.
-const KEPT_CAPACITY: usize = 512 << 10;
-
-impl Out {
-    pub(super) fn len(&self) -> usize {
-        self.bytes.len() - self.sent
-    }
-
-    pub(super) fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    pub(super) fn unsent(&self) -> &[u8] {
-        self.bytes.get(self.sent..).unwrap_or_default()
-    }
-
-    pub(super) fn advance(&mut self, sent: usize) {
-        self.sent += sent;
-        if self.is_empty() {
-            if self.bytes.capacity() > KEPT_CAPACITY {
-                self.bytes = Vec::new();
-            }
-            self.bytes.clear();
-            self.sent = 0;
-        } else if self.sent > self.bytes.len() / 2 {
-            self.bytes.drain(..self.sent);
-            self.sent = 0;
-        }
-    }
 }

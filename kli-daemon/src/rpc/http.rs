@@ -1,42 +1,47 @@
-//! HTTP POST and WebSocket, by jsonrpsee's server over the same methods, with what it lacks:
+//! HTTP POST and WebSocket.
 //!
-//! * a call without id is carried out, alone, in a batch and over WebSocket; a POST of such gets 204 and no body
-//! * any content type will do; a body that is no JSON gets status 200 and the error
-//! * the calls of a batch run side by side
-//! * a subscription over one POST is told that it needs a connection; `unsubscribe` takes its parameter by name
-//! * calls in flight over one WebSocket are bounded, and it is not read while the client does not read (`Rewound`)
+//! jsonrpsee's server speaks HTTP and WebSocket, and calls the methods over the latter, with what it lacks:
+//!
+//! * a call without id is carried out, alone and in a batch, and the calls of a batch run side by side
+//! * `unsubscribe` takes its parameter by name
+//! * calls in flight are bounded, and the socket is not read while the client does not read (`Rewound`)
+//!
+//! It knows no ids but strings, null and numbers of `u64`, and takes a call with another one for a notification.
+//! Therefore a POST is given to our own dispatcher, as any message of the other framings: of whatever content type,
+//! with status 200 also for an error, and 204 without a body where there is nothing to reply.
 
 use std::convert::Infallible;
+use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use futures_util::future::{BoxFuture, FutureExt};
 use futures_util::stream::{FuturesUnordered, StreamExt};
-use hyper::body::Incoming;
-use hyper::header::{CONTENT_TYPE, HeaderValue};
+use hyper::body::{Body, Incoming};
 use hyper::{Method as Verb, StatusCode};
 use jsonrpsee::core::middleware::{Batch, BatchEntry, Notification, RpcServiceBuilder, RpcServiceT};
 use jsonrpsee::core::server::{BatchResponseBuilder, MethodResponse};
 use jsonrpsee::core::traits::IdProvider;
+use jsonrpsee::server::http::response;
 use jsonrpsee::server::{
-    BatchRequestConfig, ConnectionGuard, ConnectionState, HttpBody, HttpRequest, HttpResponse, ServerConfig,
-    StopHandle, serve_with_graceful_shutdown, stop_channel,
+    BatchRequestConfig, ConnectionGuard, ConnectionPermit, ConnectionState, HttpBody, HttpRequest, HttpResponse,
+    ServerConfig, StopHandle, serve_with_graceful_shutdown, stop_channel, ws,
 };
 use jsonrpsee::types::{Id, Request, SubscriptionId};
 use kli_protocol::api::{self, Method, UnsubscribeParams};
-use kli_protocol::{ApiError, ErrorKind, decode_params};
+use kli_protocol::{ApiError, decode_params};
 use tokio::net::UnixStream;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
-use super::dispatch::Shared;
+use super::dispatch::{Dispatcher, Shared};
 use super::io::Rewound;
 use super::module::error_object;
 use super::serve::Open;
 use super::{Caller, Limits};
 
-/// Requests at a time on one HTTP/2 connection.
-const MAX_STREAMS: usize = 1024;
+/// Requests at a time on one HTTP/2 connection, each of which may be as long as a message.
+const MAX_STREAMS: usize = 32;
 
 /// Serves one connection that began with an HTTP verb.
 pub(super) async fn serve(
@@ -87,20 +92,20 @@ struct Http {
     upgraded: Mutex<Option<BoxFuture<'static, ()>>>,
 }
 
-/// In a request's extensions: there is no connection to send events over.
-#[derive(Clone, Copy)]
-struct OverPost;
-
-/// In a response's extensions: there is nothing to reply.
-#[derive(Clone, Copy)]
-struct NoReply;
-
-async fn answer(http: Arc<Http>, mut request: HttpRequest<Incoming>) -> Result<HttpResponse, Infallible> {
-    use jsonrpsee::server::{http as post, ws};
-
+async fn answer(http: Arc<Http>, request: HttpRequest<Incoming>) -> Result<HttpResponse, Infallible> {
     let Some(permit) = http.streams.try_acquire() else {
-        return Ok(post::response::too_many_requests());
+        return Ok(response::too_many_requests());
     };
+    Ok(if ws::is_upgrade_request(&request) {
+        upgrade(&http, request, permit).await
+    } else if request.method() == Verb::POST {
+        post(&http, request.into_body()).await
+    } else {
+        response::method_not_allowed()
+    })
+}
+
+async fn upgrade(http: &Http, mut request: HttpRequest<Incoming>, permit: ConnectionPermit) -> HttpResponse {
     let limits = &http.shared.limits;
     let id = u32::try_from(http.caller.connection & u64::from(u32::MAX)).unwrap_or_default();
     let connection = ConnectionState::new(http.stop_handle.clone(), id, permit);
@@ -109,33 +114,51 @@ async fn answer(http: Arc<Http>, mut request: HttpRequest<Incoming>) -> Result<H
     let max_in_flight = limits.max_in_flight;
     let layers = RpcServiceBuilder::new().layer_fn(move |inner| Door { inner, room: room.clone(), max_in_flight });
     request.extensions_mut().insert(http.caller.clone());
-    if ws::is_upgrade_request(&request) {
-        return Ok(match ws::connect(request, config(limits), methods, connection, layers).await {
-            Ok((response, websocket)) => {
-                *http.upgraded.lock().unwrap_or_else(PoisonError::into_inner) = Some(websocket.boxed());
-                response
-            }
-            Err(mut response) => {
-                *response.status_mut() = StatusCode::BAD_REQUEST;
-                response
-            }
-        });
+    match ws::connect(request, config(limits), methods, connection, layers).await {
+        Ok((response, websocket)) => {
+            *http.upgraded.lock().unwrap_or_else(PoisonError::into_inner) = Some(websocket.boxed());
+            response
+        }
+        Err(mut response) => {
+            *response.status_mut() = StatusCode::BAD_REQUEST;
+            response
+        }
     }
-    if request.method() != Verb::POST {
-        return Ok(post::response::method_not_allowed());
-    }
-    request.extensions_mut().insert(OverPost);
-    request.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    let mut response = post::call_with_service_builder(request, config(limits), connection, methods, layers).await;
-    if response.status() == StatusCode::BAD_REQUEST {
-        *response.status_mut() = StatusCode::OK;
-    }
-    if response.extensions().get::<NoReply>().is_some() {
+}
+
+async fn post(http: &Http, body: Incoming) -> HttpResponse {
+    let max = http.shared.limits.max_message_bytes;
+    let message = match read(body, max).await {
+        Ok(Some(message)) => message,
+        Ok(None) => return response::too_large(u32::try_from(max).unwrap_or(u32::MAX)),
+        Err(error) => {
+            tracing::debug!(%error, "a POST broke off");
+            return response::malformed();
+        }
+    };
+    let reply = Dispatcher::answer_one(http.shared.clone(), http.caller.clone(), &message).await;
+    if reply.is_empty() {
+        let mut response = HttpResponse::new(HttpBody::empty());
         *response.status_mut() = StatusCode::NO_CONTENT;
-        response.headers_mut().remove(CONTENT_TYPE);
-        *response.body_mut() = HttpBody::empty();
+        return response;
     }
-    Ok(response)
+    response::ok_response(reply)
+}
+
+/// A body. None: it is too large.
+async fn read(mut body: Incoming, max: usize) -> Result<Option<Vec<u8>>, hyper::Error> {
+    if body.size_hint().lower() > max as u64 {
+        return Ok(None);
+    }
+    let mut message = Vec::new();
+    while let Some(frame) = std::future::poll_fn(|cx| Pin::new(&mut body).poll_frame(cx)).await {
+        let Ok(piece) = frame?.into_data() else { continue };
+        if message.len() + piece.len() > max {
+            return Ok(None);
+        }
+        message.extend_from_slice(&piece);
+    }
+    Ok(Some(message))
 }
 
 fn config(limits: &Limits) -> ServerConfig {
@@ -191,19 +214,9 @@ where
             let text = format!("maxInFlight ({max}) calls wait for their answers on this connection; await some");
             return refused(request.id, ApiError::limit("maxInFlight", max as u64, text));
         };
-        let over_post = request.extensions.get::<OverPost>().is_some();
-        if over_post && SUBSCRIPTIONS.contains(&&*request.method) {
-            let text = format!("{} needs a connection that stays: a WebSocket, or newline framing", request.method);
-            return refused(request.id, ApiError::new(ErrorKind::NeedsConnection, text));
-        }
         if ENDS.contains(&&*request.method) {
             let params = request.params.as_ref().map(|params| params.get());
             match decode_params::<UnsubscribeParams>(params) {
-                // A single POST has no subscriptions.
-                Ok(_) if over_post => {
-                    let no = jsonrpsee::core::server::ResponsePayload::success(false);
-                    return std::future::ready(MethodResponse::response(request.id, no, usize::MAX)).boxed();
-                }
                 Ok(params) => {
                     let by_position = serde_json::value::to_raw_value(&[params.subscription]).ok();
                     request.params = by_position.map(std::borrow::Cow::Owned);
@@ -235,12 +248,6 @@ fn refused(id: Id<'_>, error: ApiError) -> BoxFuture<'_, MethodResponse> {
     std::future::ready(MethodResponse::error(id, error_object(error))).boxed()
 }
 
-fn no_reply() -> MethodResponse {
-    let mut response = MethodResponse::notification();
-    response.extensions_mut().insert(NoReply);
-    response
-}
-
 impl<T> RpcServiceT for Door<T>
 where
     T: RpcServiceT<
@@ -261,7 +268,7 @@ where
     }
 
     fn notification<'a>(&self, notification: Notification<'a>) -> impl Future<Output = MethodResponse> + Send + 'a {
-        self.carry_out(notification).map(|()| no_reply())
+        self.carry_out(notification).map(|()| MethodResponse::notification())
     }
 
     fn batch<'a>(&self, batch: Batch<'a>) -> impl Future<Output = MethodResponse> + Send + 'a {
@@ -288,7 +295,11 @@ where
                     return too_large;
                 }
             }
-            if replies.is_empty() && !empty { no_reply() } else { MethodResponse::from_batch(replies.finish()) }
+            if replies.is_empty() && !empty {
+                MethodResponse::notification()
+            } else {
+                MethodResponse::from_batch(replies.finish())
+            }
         }
     }
 }

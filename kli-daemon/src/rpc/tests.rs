@@ -207,11 +207,15 @@ impl Client {
     }
 
     async fn line(&mut self) -> Value {
+        serde_json::from_str(&self.text_line().await).unwrap()
+    }
+
+    async fn text_line(&mut self) -> String {
         let read = async {
             loop {
                 if let Some(end) = self.unread.iter().position(|byte| *byte == b'\n') {
                     let line: Vec<u8> = self.unread.drain(..=end).collect();
-                    return serde_json::from_slice(&line).unwrap();
+                    return String::from_utf8(line).unwrap();
                 }
                 assert_ne!(self.socket.read_buf(&mut self.unread).await.unwrap(), 0, "closed");
             }

@@ -8,7 +8,9 @@ mod compacting;
 mod edits;
 mod forks;
 mod host;
+mod kept;
 mod navigate;
+mod partial;
 mod prompts;
 mod runs;
 mod shell;
@@ -17,6 +19,7 @@ mod write;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::path::Path;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 
 use kli_protocol::ApiError;
@@ -27,6 +30,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 pub use compacting::Navigated;
 pub use edits::{Extension, check_option, clean_name};
 pub use forks::{ForkOrder, ForkPoint, Forked};
+pub use kept::Kept;
 pub use prompts::{PromptAnswer, PromptOrder, Started};
 pub use shell::ShellOrder;
 pub use state::{WHOLE_ENTRY, shortened};
@@ -45,6 +49,8 @@ pub(super) enum Message {
     Call(Box<dyn FnOnce(&mut Actor) + Send>),
     /// Ends what goes on, then the actor.
     Stop(oneshot::Sender<()>),
+    /// Ends the actor, unless it is needed: then the sender is dropped.
+    Unload(oneshot::Sender<Box<Kept>>),
 }
 
 /// What a session that has no record yet will be opened with.
@@ -96,17 +102,20 @@ pub struct Actor {
 }
 
 /// Starts the actor of a session.
-pub(super) fn spawn(log: Arc<Log>, deps: Arc<Deps>, opening: Opening, env: BTreeMap<String, String>) -> Handle {
+pub(super) fn spawn(log: Arc<Log>, deps: Arc<Deps>, opening: Opening, kept: Kept) -> Handle {
     let events = deps.event_path(&log).map(EventLog::open);
-    // Events of an earlier daemon had numbers up to this; where their file is lost, time tells of a higher one.
-    let last = match events.as_ref().map(EventLog::reserved) {
-        None => 0,
-        Some(Some(reserved)) => reserved,
-        Some(None) => deps.clock.now_ms(),
-    };
-    let hub = Arc::new(Hub::new(last, deps.settings().max_subscriber_bytes));
+    let hub = kept.hub.unwrap_or_else(|| {
+        // Events of an earlier daemon had numbers up to this; where their file is lost, time tells of a higher one.
+        let last = match events.as_ref().map(EventLog::reserved) {
+            None => 0,
+            Some(Some(reserved)) => reserved,
+            Some(None) => deps.clock.now_ms(),
+        };
+        Arc::new(Hub::new(last, deps.settings().max_subscriber_bytes))
+    });
     let (mailbox, inbox) = mpsc::channel(MAILBOX);
     let (status, watched) = watch::channel(Status::Idle);
+    log.set_opening_name(opening.name.clone());
     let facts = log.facts();
     let id: Arc<str> = facts.id.as_str().into();
     let today = deps.now().chars().take(10).collect();
@@ -121,26 +130,26 @@ pub(super) fn spawn(log: Arc<Log>, deps: Arc<Deps>, opening: Opening, env: BTree
         opening,
         branch: BranchSettings::default(),
         mode: Mode::default(),
-        env: Arc::new(env),
-        jobs: Arc::default(),
+        env: kept.env,
+        jobs: kept.jobs,
         queue: prompts::Waiting::default(),
         run: None,
         work: None,
-        auto: Auto::default(),
-        finished: VecDeque::new(),
-        approvals: approvals::Approvals::default(),
-        keys: prompts::Keys::default(),
+        auto: kept.auto.unwrap_or_default(),
+        finished: kept.finished,
+        approvals: kept.approvals,
+        keys: kept.keys,
         shells: HashMap::new(),
         aborted_shells: vec![],
         cache: Arc::default(),
         stopping: None,
-        date: today,
+        date: kept.date.unwrap_or(today),
         title: facts.first_prompt.as_deref().map(|prompt| crate::store::title(None, Some(prompt))),
     };
     actor.mode = actor.mode_said();
     actor.refresh_branch();
     tokio::spawn(actor.live(inbox));
-    Handle { id, log, hub, status: watched, mailbox }
+    Handle { id, log, hub, status: watched, mailbox, used: Arc::new(AtomicBool::new(true)) }
 }
 
 impl Actor {
@@ -152,17 +161,27 @@ impl Actor {
                     self.abort_all();
                     self.stopping = Some(done);
                 }
+                Message::Unload(reply) if self.can_be_unloaded() => {
+                    self.sync().await;
+                    let _ = reply.send(Box::new(self.into_kept()));
+                    return;
+                }
+                Message::Unload(_) => {}
             }
             if self.stopping.is_some() && self.is_quiet() {
                 break;
             }
         }
         self.jobs.shutdown().await;
-        if let Err(error) = self.log.sync().await {
-            tracing::error!(session = %self.id, %error, "the last records may not be on disk");
-        }
+        self.sync().await;
         if let Some(done) = self.stopping.take() {
             let _ = done.send(());
+        }
+    }
+
+    async fn sync(&self) {
+        if let Err(error) = self.log.sync().await {
+            tracing::error!(session = %self.id, %error, "the last records may not be on disk");
         }
     }
 

@@ -8,16 +8,16 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::io::Write;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use kli_protocol::api::Unreadable;
 use kli_protocol::record::{Base, Header};
 use serde::{Deserialize, Serialize};
 
 use super::disk::{Disk, Locking};
+use super::listing::Stop;
 use super::medium::{Lost, Medium};
 use super::scan::{self, Head, Source, Warnings};
-use super::{Facts, StoreError, medium, names};
+use super::{Facts, StoreError, medium, names, sidecar};
 use crate::tree::{Index, Ix, json, line};
 
 /// What one file of the directory is.
@@ -26,6 +26,8 @@ pub struct Summary {
     pub facts: Facts,
     /// Only the beginning and the end of the file were read.
     pub glanced: bool,
+    /// A fork of which only the own file was read: what its base adds is missing.
+    pub unjoined: bool,
     /// As the header says: an id, or a path.
     pub parent_session: Option<String>,
     pub base: Option<Base>,
@@ -43,6 +45,9 @@ pub struct Stamp {
 struct Known {
     stamp: Stamp,
     what: Result<Summary, String>,
+    /// The look at the directory that saw it last.
+    #[serde(skip)]
+    seen: u64,
 }
 
 #[derive(Default)]
@@ -56,6 +61,9 @@ pub struct Catalog {
     /// Whether `.kli-list` was looked for, and what it lacks by now.
     loaded: bool,
     unsaved: usize,
+    look: u64,
+    /// Files that may be glanced at or unjoined: false where there is surely none.
+    unfinished: bool,
 }
 
 /// Of a larger file a list reads only the beginning and the end.
@@ -74,23 +82,25 @@ impl Catalog {
         if !std::mem::replace(&mut self.loaded, true) {
             self.load(dir);
         }
-        let mut seen = BTreeSet::new();
+        self.look += 1;
+        let look = self.look;
         let mut changed = false;
         for (path, stamp) in session_files(dir) {
             let files = if is_deleted(&path) { &mut self.deleted } else { &mut self.files };
-            let known = files.get(&path);
-            let as_it_was = |known: &Known| known.stamp == stamp || known.what.is_ok() && live.contains(&path);
-            if !known.is_some_and(as_it_was) {
-                let what = summary(&path, stamp.size);
-                files.insert(path.clone(), Known { stamp, what });
-                changed = true;
-                self.unsaved += 1;
+            if let Some(known) = files.get_mut(&path)
+                && (known.stamp == stamp || known.what.is_ok() && live.contains(&path))
+            {
+                known.seen = look;
+                continue;
             }
-            seen.insert(path);
+            let what = summary(&path, stamp.size);
+            files.insert(path, Known { stamp, what, seen: look });
+            changed = true;
+            self.unsaved += 1;
         }
         let before = self.files.len() + self.deleted.len();
-        self.files.retain(|path, _| seen.contains(path));
-        self.deleted.retain(|path, _| seen.contains(path));
+        self.files.retain(|_, known| known.seen == look);
+        self.deleted.retain(|_, known| known.seen == look);
         if changed || before != self.files.len() + self.deleted.len() {
             self.assign();
         }
@@ -103,6 +113,36 @@ impl Catalog {
     pub fn glanced(&self) -> Option<(PathBuf, Stamp)> {
         let glanced = |known: &Known| known.what.as_ref().is_ok_and(|summary| summary.glanced);
         self.files.iter().find(|(_, known)| glanced(known)).map(|(path, known)| (path.clone(), known.stamp))
+    }
+
+    /// A fork whose base was not asked yet.
+    pub fn unjoined(&self) -> Option<(PathBuf, Stamp, String)> {
+        self.owners.iter().find_map(|(id, path)| {
+            let known = self.files.get(path)?;
+            known.what.as_ref().ok().filter(|s| s.unjoined)?;
+            Some((path.clone(), known.stamp, id.clone()))
+        })
+    }
+
+    /// What the whole of a fork says; none: it could not be opened, and its own file has to do.
+    pub fn join(&mut self, path: &Path, stamp: Stamp, whole: Option<Facts>) {
+        let Some(known) = self.files.get_mut(path).filter(|known| known.stamp == stamp) else { return };
+        let Ok(summary) = &mut known.what else { return };
+        summary.unjoined = false;
+        self.unsaved += 1;
+        if let Some(whole) = whole {
+            let own = &mut summary.facts;
+            (own.first_prompt, own.last_prompt) = (whole.first_prompt, whole.last_prompt);
+            (own.entry_count, own.message_count) = (whole.entry_count, whole.message_count);
+            (own.warnings, own.read_only) = (whole.warnings, whole.read_only);
+            summary.glanced = false;
+        }
+    }
+
+    /// Whether the background has something to do.
+    pub fn is_unfinished(&mut self) -> bool {
+        self.unfinished = self.unfinished && (self.glanced().is_some() || self.unjoined().is_some());
+        self.unfinished
     }
 
     /// What a file that was glanced at really holds, if it is still the same.
@@ -152,38 +192,30 @@ impl Catalog {
     /// Which file has an id that several claim: not one that was migrated from, then the one named after it, then
     /// the first.
     fn assign(&mut self) {
-        let readable = |known: &Known| known.what.as_ref().ok().cloned();
-        let mut claims: BTreeMap<String, Vec<(PathBuf, Summary)>> = BTreeMap::new();
+        let mut claims: HashMap<&str, Vec<(&PathBuf, Option<&str>)>> = HashMap::new();
         for (path, known) in &self.files {
-            if let Some(summary) = readable(known) {
-                claims.entry(summary.facts.id.clone()).or_default().push((path.clone(), summary));
+            if let Ok(summary) = &known.what {
+                let claim = (path, summary.migrated_from.as_deref());
+                claims.entry(&summary.facts.id).or_default().push(claim);
             }
         }
-        self.owners.clear();
-        self.vain.clear();
-        for (id, mut files) in claims {
-            let old: Vec<PathBuf> = files
-                .iter()
-                .filter_map(|(path, summary)| Some(path.with_file_name(summary.migrated_from.as_ref()?)))
-                .collect();
-            let migrated = |path: &PathBuf, summary: &Summary| summary.migrated_from.is_none() && old.contains(path);
-            let hidden: Vec<PathBuf> =
-                files.iter().filter(|(path, s)| migrated(path, s)).map(|(path, _)| path.clone()).collect();
-            files.retain(|(path, _)| !hidden.contains(path));
+        let (mut owners, mut vain) = (HashMap::new(), BTreeMap::new());
+        for (id, files) in claims {
+            let old: Vec<PathBuf> =
+                files.iter().filter_map(|(path, from)| Some(path.with_file_name((*from)?))).collect();
+            let (hidden, files): (Vec<_>, Vec<_>) =
+                files.into_iter().partition(|(path, from)| from.is_none() && old.contains(path));
             let ending = format!("_{id}.jsonl");
             let named = |path: &Path| path.file_name().is_some_and(|name| name.to_string_lossy().ends_with(&ending));
-            let Some(owner) = files.iter().find(|(path, _)| named(path)).or(files.first()).map(|(p, _)| p.clone())
-            else {
-                continue;
-            };
-            for (path, _) in files.into_iter().filter(|(path, _)| *path != owner) {
-                self.vain.insert(path, format!("same id as {}", owner.display()));
+            let owner = files.iter().find(|(path, _)| files.len() == 1 || named(path)).or(files.first());
+            let Some((owner, _)) = owner else { continue };
+            for (path, _) in files.iter().filter(|(path, _)| path != owner) {
+                vain.insert((*path).clone(), format!("same id as {}", owner.display()));
             }
-            for path in hidden {
-                self.vain.insert(path, String::new());
-            }
-            self.owners.insert(id, owner);
+            vain.extend(hidden.into_iter().map(|(path, _)| (path.clone(), String::new())));
+            owners.insert(id.to_owned(), (*owner).clone());
         }
+        (self.owners, self.vain, self.unfinished) = (owners, vain, true);
     }
 
     pub fn path_of(&self, id: &str) -> Option<&PathBuf> {
@@ -275,7 +307,8 @@ fn session_files(dir: &Path) -> Vec<(PathBuf, Stamp)> {
             let name = name.to_string_lossy();
             if name.ends_with(".jsonl") || name.ends_with(DELETED) {
                 // Through links too: a directory of sessions may be made of them.
-                if let Ok(meta) = std::fs::metadata(&path)
+                let meta = if kind.is_symlink() { std::fs::metadata(&path) } else { entry.metadata() };
+                if let Ok(meta) = meta
                     && meta.is_file()
                 {
                     files.push((path, stamp(&meta)));
@@ -293,11 +326,11 @@ fn stamp(meta: &std::fs::Metadata) -> Stamp {
 }
 
 fn summary(path: &Path, size: u64) -> Result<Summary, String> {
-    reasoned(read_summary(path, if size > GLANCE_ABOVE { Extent::Ends } else { Extent::All }, &AtomicBool::new(false)))
+    reasoned(read_summary(path, if size > GLANCE_ABOVE { Extent::Ends } else { Extent::All }, &Stop::default()))
 }
 
 /// By reading the whole file, however large; ends early when `stop` is set.
-pub fn full_summary(path: &Path, stop: &AtomicBool) -> Result<Summary, String> {
+pub fn full_summary(path: &Path, stop: &Stop) -> Result<Summary, String> {
     reasoned(read_summary(path, Extent::All, stop))
 }
 
@@ -315,7 +348,7 @@ enum Extent {
     Ends,
 }
 
-fn read_summary(path: &Path, extent: Extent, stop: &AtomicBool) -> super::Result<Summary> {
+fn read_summary(path: &Path, extent: Extent, stop: &Stop) -> super::Result<Summary> {
     let disk = Disk::open(path, Locking::None)?;
     let head = scan::head(&disk, path)?;
     let mut index = Index::new(0, None);
@@ -326,9 +359,18 @@ fn read_summary(path: &Path, extent: Extent, stop: &AtomicBool) -> super::Result
     let source = Source { medium: &ends, path: Some(path), shape: head.shape };
     match extent {
         Extent::All => {
+            // Of a large file that was open before only the end is new.
+            if head.header.base.is_none()
+                && Medium::size(&disk).unwrap_or_default() > sidecar::ABOVE
+                && let Some(idx) = sidecar::path_of(path, false)
+                && let Some(known) = sidecar::load(&idx, path, &disk, &head, 0)
+            {
+                (index, progress, warnings) = known;
+            }
+            let first = index.end();
             scan::records(&source, &mut index, &(), &mut progress, &mut warnings).map_err(failed)?;
             if head.header.base.is_none() {
-                scan::settle(&mut index, &(), 0, Some(path), &mut warnings);
+                scan::settle(&mut index, &(), first, Some(path), &mut warnings);
             }
         }
         Extent::Ends => {
@@ -371,13 +413,20 @@ fn read_summary(path: &Path, extent: Extent, stop: &AtomicBool) -> super::Result
     // Parents that lie in the base are not missing.
     facts.warnings = warnings.list;
     let Header { parent_session, base, migrated_from, .. } = head.header;
-    Ok(Summary { facts, glanced: extent == Extent::Ends, parent_session, base, migrated_from })
+    Ok(Summary {
+        facts,
+        glanced: extent == Extent::Ends,
+        unjoined: base.is_some(),
+        parent_session,
+        base,
+        migrated_from,
+    })
 }
 
 /// A file of which only the beginning is shown, or all of it until somebody wants to stop.
 struct Ends<'a> {
     disk: &'a Disk,
-    stop: &'a AtomicBool,
+    stop: &'a Stop,
     extent: Extent,
 }
 
@@ -399,7 +448,7 @@ impl Medium for Ends<'_> {
     }
 
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> std::io::Result<usize> {
-        if self.stop.load(Ordering::Relaxed) {
+        if self.stop.is_set() {
             return Err(std::io::ErrorKind::Interrupted.into());
         }
         let end = match self.extent {

@@ -130,6 +130,7 @@ fn adopt(log: &Log, path: &Path) -> Result<()> {
     state.known = progress.covered;
     state.index = index;
     state.progress = progress;
+    state.head_end = head.end;
     state.header = head.header;
     state.shape = Shape::V3;
     state.place = Some(Placed::new(disk, Some(path.to_owned())));

@@ -1,28 +1,61 @@
 //! The thread that reads the session directory ahead of the lists: at the start all of it, later what a list could
 //! only glance at (large files). What it found is kept in `.kli-list` for the next start.
 
-use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::JoinHandle;
 
+use super::Store;
 use super::catalog::{Catalog, full_summary};
 
 pub struct Lister {
     /// None once it is being dropped. A message says: there is something to read.
     wake: Option<Sender<()>>,
-    stop: Arc<AtomicBool>,
+    stop: Arc<Stop>,
     thread: Option<JoinHandle<()>>,
 }
 
+/// Why the thread should let go of a file.
+#[derive(Default)]
+pub struct Stop {
+    ending: AtomicBool,
+    /// Somebody waits for a session to be opened: two large scans at once would take twice the memory.
+    held: AtomicUsize,
+}
+
+impl Stop {
+    pub fn is_set(&self) -> bool {
+        self.ending.load(Ordering::Relaxed) || self.held.load(Ordering::Relaxed) > 0
+    }
+}
+
+/// While it is there the thread reads no large file.
+pub struct Hold<'a> {
+    lister: &'a Lister,
+}
+
+impl Drop for Hold<'_> {
+    fn drop(&mut self) {
+        self.lister.stop.held.fetch_sub(1, Ordering::Relaxed);
+        self.lister.wake();
+    }
+}
+
 impl Lister {
-    pub fn start(dir: PathBuf, catalog: Arc<Mutex<Catalog>>) -> std::io::Result<Lister> {
+    pub fn hold(&self) -> Hold<'_> {
+        self.stop.held.fetch_add(1, Ordering::Relaxed);
+        Hold { lister: self }
+    }
+
+    pub fn start(dir: PathBuf, catalog: Arc<Mutex<Catalog>>, store: Weak<Store>) -> std::io::Result<Lister> {
         let (wake, work) = channel();
-        let stop = Arc::new(AtomicBool::new(false));
+        let stop = Arc::<Stop>::default();
         let stopping = stop.clone();
-        let thread =
-            std::thread::Builder::new().name("list".into()).spawn(move || serve(&dir, &catalog, &work, &stopping))?;
+        let thread = std::thread::Builder::new()
+            .name("list".into())
+            .spawn(move || serve(&dir, &catalog, &store, &work, &stopping))?;
         let _ = wake.send(());
         Ok(Lister { wake: Some(wake), stop, thread: Some(thread) })
     }
@@ -37,15 +70,16 @@ impl Lister {
 
 impl Drop for Lister {
     fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
+        self.stop.ending.store(true, Ordering::Relaxed);
         self.wake = None;
-        if let Some(thread) = self.thread.take() {
+        // The thread itself may have held the store last.
+        if let Some(thread) = self.thread.take().filter(|thread| thread.thread().id() != std::thread::current().id()) {
             let _ = thread.join();
         }
     }
 }
 
-fn serve(dir: &std::path::Path, catalog: &Mutex<Catalog>, work: &Receiver<()>, stop: &AtomicBool) {
+fn serve(dir: &Path, catalog: &Mutex<Catalog>, store: &Weak<Store>, work: &Receiver<()>, stop: &Stop) {
     let lock = || catalog.lock().unwrap_or_else(PoisonError::into_inner);
     let mut first = true;
     while let Ok(()) = work.recv() {
@@ -57,15 +91,31 @@ fn serve(dir: &std::path::Path, catalog: &Mutex<Catalog>, work: &Receiver<()>, s
         loop {
             let Some((path, stamp)) = lock().glanced() else { break };
             let what = full_summary(&path, stop);
-            if stop.load(Ordering::Relaxed) {
+            // Whoever holds it wakes it again.
+            if stop.is_set() {
                 break;
             }
             lock().complete(path, stamp, what);
         }
-        if stop.load(Ordering::Relaxed) {
+        join_forks(&lock, store, stop);
+        if stop.ending.load(Ordering::Relaxed) {
             break;
         }
         lock().save(dir);
     }
     lock().save(dir);
+}
+
+/// Forks are asked as wholes: what is shown of them lies partly in their bases.
+fn join_forks<'a>(lock: &dyn Fn() -> MutexGuard<'a, Catalog>, store: &Weak<Store>, stop: &Stop) {
+    // Kept until the next one is open: forks often have a base in common.
+    let mut before = None;
+    while !stop.is_set() {
+        let Some((path, stamp, id)) = lock().unjoined() else { return };
+        let Some(store) = store.upgrade() else { return };
+        let log = store.open(&id).ok();
+        let whole = log.as_ref().map(|log| log.facts());
+        lock().join(&path, stamp, whole);
+        drop(std::mem::replace(&mut before, log));
+    }
 }

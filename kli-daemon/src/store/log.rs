@@ -1,17 +1,19 @@
 //! One session's records, and the questions that need no walk.
 
+mod bodies;
+
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
 
-use kli_protocol::record::{Body, Entry, Header, Kind, Record};
-use serde_json::{Map, value::RawValue};
+use kli_protocol::record::Header;
 
-use super::medium::{self, Budget, Medium};
+use super::medium::{Budget, Medium};
 use super::scan::{Progress, Shape, Warnings};
+use super::sidecar::{self, Indexer, Leftover};
 use super::sync::{Job, Syncer};
-use super::{Durability, Facts, Ix, Node, Result, StoreError, legacy, names};
-use crate::tree::{Above, Index, NONE, Row, json, line, link};
+use super::{Durability, Facts, Ix, Node, Result, StoreError, names};
+use crate::tree::{Above, Index, NONE, Row, line, link};
 
 /// One session's records.
 pub struct Log {
@@ -31,6 +33,8 @@ pub struct Log {
     pub(super) writer: Mutex<Writer>,
     /// Forks refer to its records: they must not be tied anew.
     pub(super) forked: AtomicBool,
+    /// Itself, for the thread that writes indexes.
+    pub(super) me: OnceLock<Weak<Log>>,
     prompts: Prompts,
 }
 
@@ -68,6 +72,7 @@ pub(super) enum Home {
 /// What all logs of a store have in common.
 pub(super) struct Shared {
     pub syncer: Syncer,
+    pub indexer: Indexer,
     pub durability: Durability,
     pub budget: Arc<Budget>,
 }
@@ -78,6 +83,8 @@ pub(super) struct State {
     pub place: Option<Placed>,
     /// Where the file will be.
     pub planned: Option<PathBuf>,
+    /// The name that the opening write will give it.
+    pub opening_name: Option<String>,
     pub header: Header,
     pub shape: Shape,
     pub work_dir: String,
@@ -88,6 +95,11 @@ pub(super) struct State {
     pub warnings: Warnings,
     pub read_only: Option<String>,
     pub newer: bool,
+    /// Where the records begin.
+    pub head_end: u64,
+    /// Own records that `.idx` holds, and whether the index came from there.
+    pub indexed: usize,
+    pub from_idx: bool,
 }
 
 #[derive(Clone)]
@@ -145,6 +157,7 @@ impl Log {
                 index,
                 place: None,
                 planned: None,
+                opening_name: None,
                 header: start.header,
                 shape: Shape::V3,
                 work_dir: start.work_dir,
@@ -154,10 +167,14 @@ impl Log {
                 warnings: Warnings::default(),
                 read_only: None,
                 newer: false,
+                head_end: 0,
+                indexed: 0,
+                from_idx: false,
             }),
             base,
             writer: Mutex::default(),
             forked: AtomicBool::new(false),
+            me: OnceLock::new(),
             prompts: Prompts::default(),
         }
     }
@@ -198,7 +215,11 @@ impl Log {
                 warnings,
                 ..Facts::default()
             };
-            (tally, facts)
+            let name = match state.index.is_empty() {
+                true => state.opening_name.clone(),
+                false => None,
+            };
+            (tally, Facts { name, ..facts })
         };
         let prefix = self.base.as_ref().and_then(|base| self.row(base.entry.0));
         let over = |own: u64, shared: Option<u32>| Some(own + u64::from(shared.unwrap_or_default()));
@@ -214,7 +235,7 @@ impl Log {
             true => facts.created_at.clone(),
             false => tally.updated_at,
         };
-        facts.name = tally.name;
+        facts.name = tally.name.or(facts.name);
         facts.archived = tally.archived.unwrap_or_default();
         facts.mode = tally.mode.or(facts.mode);
         facts.work_dir = tally.work_dir.unwrap_or(facts.work_dir);
@@ -222,10 +243,20 @@ impl Log {
         facts
     }
 
+    /// How it is called until its first record is written, which bears the name.
+    pub fn set_opening_name(&self, name: Option<String>) {
+        self.write().opening_name = name;
+    }
+
     /// No record was written yet (nor, where it is to have one, its file).
     pub fn is_empty(&self) -> bool {
         let state = self.read();
-        self.base.is_none() && state.index.rows().is_empty() && state.place.as_ref().is_none_or(|p| p.path.is_none())
+        self.base.is_none() && state.index.is_empty() && state.place.as_ref().is_none_or(|p| p.path.is_none())
+    }
+
+    /// Whether its file in the session directory alone brings it back.
+    pub fn can_be_reopened(&self) -> bool {
+        self.home == Home::Dir && self.read().place.as_ref().is_some_and(|place| place.path.is_some())
     }
 
     /// Where the next entry attaches; none: before the first.
@@ -344,28 +375,6 @@ impl Log {
         targets.into_iter().filter_map(|ix| Some((ix, self.label(ix)?))).collect()
     }
 
-    /// The line as it was written (lone surrogates as U+FFFD).
-    pub fn entry(&self, ix: Ix) -> Result<Entry> {
-        let text = self.text(ix)?;
-        RawValue::from_string(text).map(Entry).map_err(|_| self.unreadable(ix, "no longer holds a record"))
-    }
-
-    pub fn record(&self, ix: Ix) -> Result<Record> {
-        let text = self.text(ix)?;
-        if let Ok(record) = Record::parse(&text) {
-            return Ok(record);
-        }
-        // Nested deeper than serde goes: kept, shown as unknown, never sent.
-        let node = self.node(ix).ok_or_else(|| StoreError::EntryNotFound(ix.0.to_string()))?;
-        Ok(Record {
-            kind: Kind::Unknown.type_name().to_owned(),
-            id: self.id(ix),
-            parent_id: node.parent.map(|parent| self.id(parent)),
-            timestamp: String::new(),
-            body: Body::Unknown(Map::new()),
-        })
-    }
-
     /// An id that no visible entry has: 8 lower-case hex digits.
     pub fn new_id(&self, clock: &dyn crate::clock::Clock) -> String {
         // Counts on, so that a clock whose randomness is fixed cannot hang it.
@@ -377,34 +386,6 @@ impl Log {
             }
             attempt = attempt.wrapping_add(1);
         }
-    }
-
-    /// The line's text; JSON that was valid when it was indexed.
-    pub(super) fn text(&self, ix: Ix) -> Result<String> {
-        let owner = self.owner(ix.0);
-        let (row, place, shape) = {
-            let state = owner.read();
-            let row = state.index.row(ix.0).copied().ok_or_else(|| StoreError::EntryNotFound(ix.0.to_string()))?;
-            let place = state.place.clone().ok_or_else(|| StoreError::EntryNotFound(ix.0.to_string()))?;
-            (row, place, state.shape)
-        };
-        let failed = |source| StoreError::Io { act: format!("cannot read an entry of session {}", owner.id), source };
-        let bytes = medium::read(&*place.medium, row.offset, row.len).map_err(failed)?;
-        let text = String::from_utf8(bytes).map_err(|_| self.unreadable(ix, "no longer holds a record"))?;
-        let text = match json::without_lone_surrogates(&text) {
-            std::borrow::Cow::Borrowed(_) => text,
-            std::borrow::Cow::Owned(clean) => clean,
-        };
-        match shape {
-            Shape::V1 => Ok(legacy::upgraded(owner, ix, &text).unwrap_or(text)),
-            Shape::V2 | Shape::V3 => Ok(text),
-        }
-    }
-
-    fn unreadable(&self, ix: Ix, reason: &str) -> StoreError {
-        let owner = self.owner(ix.0);
-        let offset = self.row(ix.0).map(|row| row.offset);
-        StoreError::Corrupt { path: owner.path().unwrap_or_default(), reason: reason.to_owned(), offset }
     }
 
     /// The text of a prompt, shortened.
@@ -518,6 +499,21 @@ impl Log {
 /// A chain of bases is as long as people like: dropping it must not recurse.
 impl Drop for Log {
     fn drop(&mut self) {
+        let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
+        if bodies::wants_idx(self.home, &self.base, state)
+            && let Some(file) = state.place.as_ref().and_then(|place| place.path.clone())
+            && let Some(idx) = sidecar::path_of(&file, self.home == Home::Outside)
+        {
+            self.shared.indexer.closed(Leftover {
+                file,
+                idx,
+                index: std::mem::replace(&mut state.index, Index::new(0, None)),
+                progress: std::mem::take(&mut state.progress),
+                warnings: std::mem::take(&mut state.warnings),
+                head_end: state.head_end,
+                base: state.header.base.take(),
+            });
+        }
         let mut links: Vec<BaseLink> = self.base.take().into_iter().collect();
         while let Some(link) = links.pop() {
             for log in std::iter::once(link.log).chain(link.skip) {

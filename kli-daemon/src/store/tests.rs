@@ -4,6 +4,7 @@ mod contract;
 mod damage;
 mod exchange;
 mod files;
+mod laws;
 mod listing;
 
 use std::path::{Path, PathBuf};

@@ -208,7 +208,11 @@ impl Log {
                 place
             }
         };
-        self.write().place = Some(place);
+        {
+            let mut state = self.write();
+            state.head_end = bytes.len() as u64;
+            state.place = Some(place);
+        }
         Ok(self.apply(lines, bytes.len() as u64))
     }
 
@@ -249,6 +253,7 @@ impl Log {
             let first = state.index.end();
             self.settle_from(state, first, None);
         }
+        self.index_if_grown(state);
         ixs
     }
 

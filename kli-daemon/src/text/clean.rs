@@ -22,7 +22,7 @@ const LONGEST_LINE: usize = 16 * 1024;
 /// Decodes UTF-8 (invalid bytes become U+FFFD), drops escape sequences and control characters, and does what a
 /// terminal does with a carriage return and a backspace, so that of a progress bar its last state is left.
 ///
-/// Memory is bounded by [`LONGEST_LINE`], whatever comes.
+/// Memory is bounded by the longest line that is held (16 KiB), whatever comes.
 #[derive(Debug)]
 pub struct Cleaner {
     state: State,

@@ -8,6 +8,7 @@ use serde_json::json;
 
 use super::args::{self, ArgumentError};
 use super::read::with_notes;
+use super::sandbox::Sandbox;
 use super::{Arguments, CommandOutcome, Effect, Outline, Tool, ToolContext, ToolOutput, ToolSpec, run_command, shell};
 use crate::text::{self, Limits};
 
@@ -58,7 +59,7 @@ impl Tool for Bash {
                 return start(request.command, &context);
             }
             match run_command(request.command, request.timeout, &context).await {
-                Ok(outcome) => answer(outcome, request.timeout),
+                Ok(outcome) => answer(outcome, request.timeout, context.jobs.sandbox()),
                 Err(error) => ToolOutput::error(error.to_string()),
             }
         })
@@ -99,7 +100,7 @@ fn start(command: &str, context: &ToolContext) -> ToolOutput {
     }
 }
 
-fn answer(outcome: CommandOutcome, timeout: Option<Duration>) -> ToolOutput {
+fn answer(outcome: CommandOutcome, timeout: Option<Duration>, sandbox: Sandbox) -> ToolOutput {
     let mut notes = Vec::new();
     if outcome.truncated {
         let shown = text::count_lines(&outcome.output);
@@ -130,6 +131,9 @@ fn answer(outcome: CommandOutcome, timeout: Option<Duration>) -> ToolOutput {
         Some(code) if code > 128 => notes.push(format!("Command exited with code {code} (signal {}).", code - 128)),
         Some(code) if code != 0 => notes.push(format!("Command exited with code {code}.")),
         _ => {}
+    }
+    if let (Some(1..), Some(hint)) = (outcome.exit_code, sandbox.hint()) {
+        notes.push(hint.to_owned());
     }
     let body = if outcome.output.trim().is_empty() { "(no output)" } else { &outcome.output };
     let mut output = ToolOutput::text(with_notes(body, &notes));

@@ -77,6 +77,8 @@ impl Tool for Edit {
     }
 
     fn call<'a>(&'a self, arguments: Arguments, context: ToolContext) -> BoxFuture<'a, ToolOutput> {
+        let path = path::resolve(args::text(&arguments, "path").unwrap_or_default(), &context.work_dir);
+        let turn = file::queue_up(&path);
         Box::pin(async move {
             let name = match args::text(&arguments, "path") {
                 Ok(name) => name,
@@ -86,14 +88,13 @@ impl Tool for Edit {
                 Ok(edits) => edits,
                 Err(why) => return ToolOutput::error(why),
             };
-            let path = path::resolve(name, &context.work_dir);
             if path.starts_with(&context.work_dir)
                 && let Err(gone) = path::check_work_dir(&context.work_dir)
             {
                 return gone;
             }
             let name = text::printable(name).into_owned();
-            let turn = file::lock(&path).await;
+            let turn = turn.await;
             super::blocking(&context.cancel, move |cancel| {
                 // Held to the end of the work, not only of the call that may be dropped before.
                 let _turn = turn;

@@ -7,6 +7,7 @@ use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
+use std::task::{Context, Poll, Waker};
 
 use rustix::fs::{Access, OFlags};
 use tokio::sync::OwnedMutexGuard;
@@ -258,10 +259,19 @@ fn real_or_link(path: &Path) -> io::Result<PathBuf> {
     }
 }
 
-/// Waits until no other call writes this file; calls get it in the order in which they asked.
-pub(crate) async fn lock(path: &Path) -> OwnedMutexGuard<()> {
+/// A place in the queue of those who write this file, taken at once: the order is that of these calls, and not that
+/// in which the futures happen to be polled first. The future waits for the turn; dropped, it gives the place up.
+pub(crate) fn queue_up(path: &Path) -> impl Future<Output = OwnedMutexGuard<()>> + Send + use<> {
     let key = real_path(path).unwrap_or_else(|_| path.to_owned());
-    queue_of(key).lock_owned().await
+    let mut turn = Box::pin(queue_of(key).lock_owned());
+    // The first poll joins the queue; who polls next is the one to be woken.
+    let first = turn.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+    async move {
+        match first {
+            Poll::Ready(guard) => guard,
+            Poll::Pending => turn.await,
+        }
+    }
 }
 
 fn queue_of(path: PathBuf) -> Arc<tokio::sync::Mutex<()>> {

@@ -20,6 +20,9 @@ pub(crate) const LONGEST_SIDE: u32 = 2000;
 /// Decoded, a picture takes up to four bytes for each of them.
 const MOST_PIXELS: u64 = 100_000_000;
 
+/// Of a decoded picture.
+const MOST_MEMORY: u64 = 512 * 1024 * 1024;
+
 /// A picture for a model.
 pub(crate) struct Picture {
     /// Base64.
@@ -35,7 +38,7 @@ pub(crate) enum ImageError {
     Broken(image::ImageError),
     #[error("{0}×{1} pixels are too many")]
     TooManyPixels(u32, u32),
-    #[error("it cannot be made small enough")]
+    #[error("it is too large to be decoded or cannot be made small enough")]
     TooLarge,
 }
 
@@ -61,7 +64,10 @@ pub(crate) fn prepare(bytes: Vec<u8>, format: ImageFormat) -> Result<Picture, Im
         return Err(ImageError::TooManyPixels(width, height));
     }
     // Decoded even if it is sent as it is: a torn file must not reach a provider.
-    let (mut picture, orientation) = decode(&bytes, format).map_err(ImageError::Broken)?;
+    let (mut picture, orientation) = decode(&bytes, format).map_err(|error| match error {
+        image::ImageError::Limits(_) => ImageError::TooLarge,
+        error => ImageError::Broken(error),
+    })?;
     let (width, height) = (picture.width(), picture.height());
     let base64_len = bytes.len().div_ceil(3) * 4;
     if width.max(height) <= LONGEST_SIDE && base64_len <= LARGEST_BASE64 {
@@ -71,7 +77,7 @@ pub(crate) fn prepare(bytes: Vec<u8>, format: ImageFormat) -> Result<Picture, Im
     }
     drop(bytes);
     if width.max(height) > LONGEST_SIDE {
-        picture = picture.resize(LONGEST_SIDE, LONGEST_SIDE, FilterType::Triangle);
+        picture = scaled(&picture, LONGEST_SIDE);
     }
     picture.apply_orientation(orientation);
     let (encoded, kind, picture) = encode(picture, format)?;
@@ -83,7 +89,7 @@ pub(crate) fn prepare(bytes: Vec<u8>, format: ImageFormat) -> Result<Picture, Im
 fn decode(bytes: &[u8], format: ImageFormat) -> image::ImageResult<(DynamicImage, Orientation)> {
     let mut reader = ImageReader::with_format(Cursor::new(bytes), format);
     let mut limits = Limits::default();
-    limits.max_alloc = Some(1024 * 1024 * 1024);
+    limits.max_alloc = Some(MOST_MEMORY);
     reader.limits(limits);
     let mut decoder = reader.into_decoder()?;
     let orientation = decoder.orientation().unwrap_or(Orientation::NoTransforms);
@@ -116,7 +122,17 @@ fn encode(mut picture: DynamicImage, format: ImageFormat) -> Result<(Vec<u8>, Im
         if side < 64 {
             return Err(ImageError::TooLarge);
         }
-        picture = picture.resize(side, side, FilterType::Triangle);
+        picture = scaled(&picture, side);
+    }
+}
+
+/// The same picture with its longer side so long.
+fn scaled(picture: &DynamicImage, side: u32) -> DynamicImage {
+    if picture.width().max(picture.height()) >= 2 * side {
+        // As good at this factor, in a fraction of the time, and without another copy of the large picture.
+        picture.thumbnail(side, side)
+    } else {
+        picture.resize(side, side, FilterType::Triangle)
     }
 }
 

@@ -16,7 +16,8 @@ use tokio::time::Instant;
 use super::jobs::JobError;
 use super::output::{Capture, Output};
 use super::process::{MARKER, Tree};
-use super::{ToolContext, path};
+use super::sandbox::SandboxError;
+use super::{ToolContext, path, sandbox};
 
 /// Nobody sits at a terminal: what would ask, edit or page fails or goes through at once. These count more than
 /// the session's own variables, which usually come from a person's shell.
@@ -58,6 +59,8 @@ pub enum CommandError {
     TooLong,
     #[error("The command cannot be started: {0}.")]
     Session(#[from] JobError),
+    #[error("The command cannot be started: {0}.")]
+    Sandbox(#[from] SandboxError),
     #[error("The command cannot be started: {0}")]
     Spawn(std::io::Error),
 }
@@ -204,14 +207,14 @@ pub(crate) fn spawn(command: &str, context: &ToolContext) -> Result<Process, Com
         .stdin(Stdio::null())
         .stdout(writer.try_clone().map_err(CommandError::Spawn)?)
         .stderr(writer);
-    let child = start(&mut shell)?;
-    // `shell` holds the writing ends; with them open the output would never end.
-    drop(shell);
+    // `shell` goes with the closure: it holds the writing ends, and with them open the output would never end.
+    let start = move |_: &[&str]| start(shell);
+    let child = sandbox::confine(context.jobs.sandbox(), &context.work_dir, start)??;
     let tree = Tree::new(child.id(), call);
     Ok(Process { child, output, tree })
 }
 
-fn start(shell: &mut Command) -> Result<Child, CommandError> {
+fn start(mut shell: Command) -> Result<Child, CommandError> {
     // A session of its own: no terminal to ask on (opening /dev/tty fails at once), and one group to signal.
     // SAFETY: between fork and exec only async-signal-safe functions may be called; setsid is one, and nothing
     // else is called or allocated here.

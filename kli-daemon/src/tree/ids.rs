@@ -3,6 +3,8 @@
 
 use std::fmt;
 
+use super::Slab;
+
 /// An id, to compare and to hash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Id<'a> {
@@ -39,19 +41,28 @@ impl fmt::Display for Id<'_> {
     }
 }
 
+/// The value of a lower-case hex digit, else 0xff.
+const DIGITS: [u8; 256] = {
+    let mut digits = [0xff; 256];
+    let mut n = 0;
+    while n < 16 {
+        digits[b"0123456789abcdef"[n] as usize] = n as u8;
+        n += 1;
+    }
+    digits
+};
+
 /// Exactly 8 lower-case hex digits as a number.
 fn hex(id: &[u8]) -> Option<u32> {
-    if id.len() != 8 {
-        return None;
+    let id: &[u8; 8] = id.try_into().ok()?;
+    let mut number = 0;
+    let mut odd = 0;
+    for byte in id {
+        let digit = DIGITS[usize::from(*byte)];
+        odd |= digit;
+        number = number << 4 | u32::from(digit & 0xf);
     }
-    id.iter().try_fold(0u32, |n, b| {
-        let digit = match b {
-            b'0'..=b'9' => b - b'0',
-            b'a'..=b'f' => b - b'a' + 10,
-            _ => return None,
-        };
-        Some(n << 4 | u32::from(digit))
-    })
+    (odd < 16).then_some(number)
 }
 
 pub fn hex_begins_with(n: u32, beginning: &str) -> bool {
@@ -90,11 +101,23 @@ pub fn stored(buffer: &[u8], at: u32) -> &str {
 /// Open addressing over row numbers; a slot holds the number + 1.
 #[derive(Clone, Debug, Default)]
 pub struct IdTable {
-    slots: Vec<u32>,
+    slots: Slab<u32>,
     used: usize,
 }
 
 impl IdTable {
+    /// As it was stored, with so many rows in it.
+    pub fn load(slots: Slab<u32>, used: usize) -> IdTable {
+        // A size that is no power of two was not stored by us: none is found then.
+        let slots = if slots.len().is_power_of_two() { slots } else { Slab::default() };
+        IdTable { slots, used }
+    }
+
+    /// To be stored.
+    pub fn slots(&self) -> [&[u8]; 2] {
+        self.slots.bytes()
+    }
+
     /// The row number among those of this hash for which `is` holds.
     pub fn find(&self, hash: u32, is: impl Fn(u32) -> bool) -> Option<u32> {
         let mask = self.slots.len().checked_sub(1)?;
@@ -123,9 +146,9 @@ impl IdTable {
     }
 
     fn grow(&mut self, slots: usize, hash_of: impl Fn(u32) -> u32) {
-        let old = std::mem::replace(&mut self.slots, vec![0; slots]);
-        for slot in old.into_iter().filter(|slot| *slot != 0) {
-            self.put(hash_of(slot - 1), slot);
+        let old = std::mem::replace(&mut self.slots, vec![0; slots].into());
+        for slot in old.iter().filter(|slot| **slot != 0) {
+            self.put(hash_of(slot - 1), *slot);
         }
     }
 

@@ -80,10 +80,10 @@ impl Index {
         }
         self.derive(ix, &mut row, above);
         self.rows.push(row);
-        self.insert_id(id.hash(), ix - self.start);
+        self.insert_id(id.hash(), ix - self.rest.start);
         self.hang(ix);
         if let (None, Some(missing)) = (parent, wanted) {
-            self.waiting.entry(missing.into()).or_default().push(ix);
+            self.rest.waiting.entry(missing.into()).or_default().push(ix);
         }
         self.fold(line, ix, parent, above);
         Pushed::Node(Ix(ix))
@@ -93,7 +93,7 @@ impl Index {
     /// record may bring one.
     pub fn settle(&mut self, above: &dyn Above) -> Vec<Note> {
         let mut open: Vec<(u32, Box<str>)> =
-            self.waiting.iter().flat_map(|(id, rows)| rows.iter().map(|ix| (*ix, id.clone()))).collect();
+            self.rest.waiting.iter().flat_map(|(id, rows)| rows.iter().map(|ix| (*ix, id.clone()))).collect();
         open.sort_unstable();
         let mut notes = Vec::new();
         let mut roots = HashMap::new();
@@ -103,7 +103,7 @@ impl Index {
                 notes.push(Note::Missing { ix: Ix(ix), parent: id.into() });
                 continue;
             };
-            if let Some(rows) = self.waiting.get_mut(&id) {
+            if let Some(rows) = self.rest.waiting.get_mut(&id) {
                 rows.retain(|waiting| *waiting != ix);
             }
             if self.root_of(parent, &mut roots) == ix {
@@ -115,9 +115,9 @@ impl Index {
                 changed = true;
             }
         }
-        self.waiting.retain(|_, rows| !rows.is_empty());
+        self.rest.waiting.retain(|_, rows| !rows.is_empty());
         if changed {
-            self.forward = true;
+            self.rest.forward = true;
             self.derive_all(above);
         }
         notes
@@ -125,13 +125,13 @@ impl Index {
 
     /// Whether a record that came later is one that others wait for.
     pub fn can_settle(&self) -> bool {
-        self.waiting.keys().any(|id| self.find(id).is_some())
+        self.rest.waiting.keys().any(|id| self.find(id).is_some())
     }
 
     /// The same session when it had only the records before `end`.
     pub fn truncated(&self, end: u32, above: &dyn Above) -> Index {
         let mut index = self.clone();
-        index.rows.truncate(end.saturating_sub(self.start) as usize);
+        index.rows.truncate(end.saturating_sub(self.rest.start) as usize);
         index.ids = Default::default();
         for number in 0..index.rows.len() {
             if let Some(row) = index.rows.get_mut(number)
@@ -144,10 +144,10 @@ impl Index {
                 index.insert_id(hash, number as u32);
             }
         }
-        index.labels.values_mut().for_each(|history| history.retain(|l| l.mark.0 < end));
-        index.targets.retain(|mark, _| *mark < end);
-        index.keys.retain(|_, ix| *ix < end);
-        index.waiting.clear();
+        index.rest.labels.values_mut().for_each(|history| history.retain(|l| l.mark.0 < end));
+        index.rest.targets.retain(|mark, _| *mark < end);
+        index.rest.keys.retain(|_, ix| *ix < end);
+        index.rest.waiting.clear();
         index.derive_all(above);
         index
     }
@@ -214,12 +214,12 @@ impl Index {
         }
         let parent = row.tree_parent;
         let before = if parent == NONE {
-            if self.first_root == NONE {
-                self.first_root = ix;
+            if self.rest.first_root == NONE {
+                self.rest.first_root = ix;
             }
-            std::mem::replace(&mut self.last_root, ix)
-        } else if parent < self.start {
-            let ends = self.grafts.entry(parent).or_insert((ix, NONE));
+            std::mem::replace(&mut self.rest.last_root, ix)
+        } else if parent < self.rest.start {
+            let ends = self.rest.grafts.entry(parent).or_insert((ix, NONE));
             std::mem::replace(&mut ends.1, ix)
         } else if let Some(row) = self.row_mut(parent) {
             if row.first_child == NONE {
@@ -237,46 +237,46 @@ impl Index {
     /// What a record says about the session as a whole.
     fn fold(&mut self, line: &Line<'_>, ix: u32, parent: Option<u32>, above: &dyn Above) {
         if line.kind.becomes_leaf() {
-            self.leaf = ix;
+            self.rest.leaf = ix;
         } else if line.kind == Kind::Leaf && (parent.is_some() || line.parent.is_none()) {
-            self.leaf = parent.unwrap_or(NONE);
+            self.rest.leaf = parent.unwrap_or(NONE);
         }
         if let Some(row) = self.row(ix).copied() {
-            self.tally.nodes += u64::from(!row.kind().is_mark());
-            self.tally.messages += u64::from(is_message(&row));
+            self.rest.tally.nodes += u64::from(!row.kind().is_mark());
+            self.rest.tally.messages += u64::from(is_message(&row));
             if row.is_prompt() {
-                self.tally.first_prompt.get_or_insert(Ix(ix));
-                self.tally.last_prompt = Some(Ix(ix));
+                self.rest.tally.first_prompt.get_or_insert(Ix(ix));
+                self.rest.tally.last_prompt = Some(Ix(ix));
             }
         }
         if !line.timestamp.is_empty() {
-            self.tally.updated_at.clear();
-            self.tally.updated_at.push_str(&line.timestamp);
+            self.rest.tally.updated_at.clear();
+            self.rest.tally.updated_at.push_str(&line.timestamp);
         }
         if let Some(key) = &line.key {
-            self.keys.entry(key.as_str().into()).or_insert(ix);
+            self.rest.keys.entry(key.as_str().into()).or_insert(ix);
         }
         match &line.says {
             Says::Nothing => {}
-            Says::Usage(usage) => self.tally.usage += *usage,
+            Says::Usage(usage) => self.rest.tally.usage += *usage,
             Says::Label { target, label } => {
                 if let Some(target) = self.look_up(target, above) {
                     let label = label.as_deref().filter(|text| !text.is_empty()).map(Into::into);
-                    self.labels.entry(target).or_default().push(Labelling { mark: Ix(ix), label });
-                    self.targets.insert(ix, target);
+                    self.rest.labels.entry(target).or_default().push(Labelling { mark: Ix(ix), label });
+                    self.rest.targets.insert(ix, target);
                 }
             }
             Says::Edit { target } => {
                 if let Some(target) = self.look_up(target, above) {
-                    self.targets.insert(ix, target);
+                    self.rest.targets.insert(ix, target);
                 }
             }
             Says::Info(info) => {
-                self.tally.name = info.name.clone().filter(|name| !name.trim().is_empty());
-                self.tally.archived = info.archived.or(self.tally.archived);
-                self.tally.mode = info.mode.or(self.tally.mode);
+                self.rest.tally.name = info.name.clone().filter(|name| !name.trim().is_empty());
+                self.rest.tally.archived = info.archived.or(self.rest.tally.archived);
+                self.rest.tally.mode = info.mode.or(self.rest.tally.mode);
                 if let Some(dir) = &info.work_dir {
-                    self.tally.work_dir = Some(dir.clone());
+                    self.rest.tally.work_dir = Some(dir.clone());
                 }
             }
         }
@@ -292,7 +292,7 @@ impl Index {
                 Some(root) if *root != at => *root,
                 _ => self.row(at).map_or(NONE, |row| row.parent),
             };
-            if link(next).is_none() || next < self.start {
+            if link(next).is_none() || next < self.rest.start {
                 break;
             }
             passed.push(at);
@@ -307,9 +307,9 @@ impl Index {
     /// Derives all rows anew, each after its parent, wherever that lies.
     fn derive_all(&mut self, above: &dyn Above) {
         let mut done = vec![false; self.rows.len()];
-        let number = |index: &Index, ix: u32| ix.checked_sub(index.start).map(|n| n as usize);
+        let number = |index: &Index, ix: u32| ix.checked_sub(index.rest.start).map(|n| n as usize);
         let mut path = Vec::new();
-        for ix in self.start..self.end() {
+        for ix in self.rest.start..self.end() {
             let mut at = ix;
             while let Some(n) = number(self, at)
                 && done.get(n) == Some(&false)
@@ -329,9 +329,9 @@ impl Index {
                 }
             }
         }
-        (self.first_root, self.last_root) = (NONE, NONE);
-        self.grafts.clear();
-        for ix in self.start..self.end() {
+        (self.rest.first_root, self.rest.last_root) = (NONE, NONE);
+        self.rest.grafts.clear();
+        for ix in self.rest.start..self.end() {
             self.hang(ix);
         }
     }

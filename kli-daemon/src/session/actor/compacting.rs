@@ -80,9 +80,8 @@ impl Actor {
         if params.summarize != Some(true) {
             return self.navigate(params).map(Navigated::Now);
         }
-        self.check_quiet()?;
+        self.check_move(params)?;
         self.check_writable()?;
-        self.check_leaf(&params.leaf_id)?;
         let to = self.destination(params.entry_id.as_deref(), params.position)?;
         let by = self.summarizer(&self.branch.model.clone())?;
         let (path, left_out) = self.left_path(to.leaf, by.path_budget())?;

@@ -6,13 +6,14 @@ use futures_util::future::FutureExt;
 use kli_protocol::api::{
     Approvals, EventBody, ModelRef, PromptResult, RunError, RunErrorKind, RunOutcome, RunStop, ToolSnapshot,
 };
-use kli_protocol::record::{AssistantMessage, Block, Body, Message, TextBlock, ThinkingBlock, ToolResultMessage};
+use kli_protocol::record::{AssistantMessage, Body, Message, ToolResultMessage};
 use kli_protocol::{ApiError, ErrorKind};
 use serde_json::Value;
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
 use super::host::ActorHost;
+use super::partial::Partial;
 use super::prompts::Started;
 use super::write::Draft;
 use super::{Actor, Ix};
@@ -41,12 +42,6 @@ pub(super) struct Run {
     /// Prompts that were said in it.
     pub said: Vec<String>,
     waiters: Vec<oneshot::Sender<RunOutcome>>,
-}
-
-#[derive(Default)]
-pub(super) struct Partial {
-    pub message_id: Option<String>,
-    pub blocks: Vec<Block>,
 }
 
 /// How a run is to go.
@@ -101,8 +96,11 @@ impl Actor {
     }
 
     pub(super) fn run_ended(&mut self, outcome: Outcome) {
+        // Still of the run, before its end is told.
+        let Some(run_id) = self.run.as_ref().map(|run| run.id.clone()) else { return };
+        self.resolve_approvals_as_aborted(&run_id);
+        self.write_ended_shells();
         let Some(mut run) = self.run.take() else { return };
-        self.resolve_approvals_as_aborted(&run.id);
         let outcome = RunOutcome {
             stop_reason: outcome.stop,
             text: outcome.text,
@@ -110,12 +108,10 @@ impl Actor {
             error: outcome.error,
             usage: outcome.usage,
         };
-        let run_id = run.id.clone();
         self.finished.push_back((run.id, outcome.clone()));
         while self.finished.len() > REMEMBERED {
             self.finished.pop_front();
         }
-        self.write_ended_shells();
         self.publish_for(
             Some(run_id),
             EventBody::RunEnd { stop_reason: outcome.stop_reason, error: outcome.error.clone(), usage: outcome.usage },
@@ -265,7 +261,7 @@ impl Actor {
             RunEvent::TurnStart => EventBody::TurnStart {},
             RunEvent::TurnEnd { usage } => EventBody::TurnEnd { usage, context: context.unwrap_or_default() },
             RunEvent::MessageStart { message_id } => {
-                run.partial = Partial { message_id: Some(message_id.clone()), blocks: vec![] };
+                run.partial = Partial::new(message_id.clone());
                 run.retrying = false;
                 EventBody::MessageStart { message_id }
             }
@@ -282,6 +278,7 @@ impl Actor {
                 EventBody::ThinkingDelta { message_id, index, delta }
             }
             RunEvent::ToolCall { index, id, name, delta } => {
+                run.partial.call(index, &id, &name, &delta);
                 EventBody::ToolCallDelta { message_id, index, tool_call_id: id, tool_name: name, delta }
             }
             RunEvent::Retry { attempt, max_attempts, delay_ms, reason } => {
@@ -342,24 +339,6 @@ impl Actor {
             run.tools.retain(|t| t.tool_call_id != call_id);
         }
         Ok(())
-    }
-}
-
-impl Partial {
-    fn text(&mut self, index: u32, delta: &str) {
-        match self.blocks.get_mut(index as usize) {
-            Some(Block::Text(block)) => block.text.push_str(delta),
-            _ => self.blocks.push(Block::Text(TextBlock { text: delta.to_owned(), text_signature: None })),
-        }
-    }
-
-    fn thinking(&mut self, index: u32, delta: &str) {
-        match self.blocks.get_mut(index as usize) {
-            Some(Block::Thinking(block)) => block.thinking.push_str(delta),
-            _ => {
-                self.blocks.push(Block::Thinking(ThinkingBlock { thinking: delta.to_owned(), ..Default::default() }));
-            }
-        }
     }
 }
 

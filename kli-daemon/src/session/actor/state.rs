@@ -44,10 +44,6 @@ impl Actor {
     pub fn info(&self) -> SessionInfo {
         let mut info = info::session_info(self.log.facts(), *self.status.borrow());
         info.warnings.extend(self.project_warning());
-        if self.log.is_empty() {
-            info.name = self.opening.name.clone();
-            info.title = crate::store::title(info.name.as_deref(), None);
-        }
         info
     }
 
@@ -166,7 +162,7 @@ impl Actor {
         let run = self.run.as_ref().map(|run| RunSnapshot {
             run_id: run.id.clone(),
             message_id: run.partial.message_id.clone(),
-            content: run.partial.blocks.clone(),
+            content: run.partial.blocks(),
             tools: run.tools.clone(),
         });
         let body = EventBody::Snapshot { session: Box::new(self.state()), run };
@@ -214,21 +210,12 @@ impl Actor {
         self.publish(body);
     }
 
-    /// Writes the opening records at once, for a session that has its file from the start.
-    pub fn write_opening_now(&mut self) -> Result<(), ApiError> {
-        self.write_opening()
-    }
-
-    /// The name of a session that nobody knows yet.
-    pub fn set_name_quietly(&mut self, name: &str) -> Result<(), ApiError> {
-        self.set_name(name)
-    }
-
-    /// Says good-bye, unless something goes on.
-    pub fn close_for_delete(&mut self) -> Result<(), ApiError> {
-        if self.run.is_some() || self.work.is_some() || !self.shells.is_empty() {
+    /// Deletes the session, unless something goes on; nothing can begin meanwhile.
+    pub fn delete(&mut self) -> Result<(), ApiError> {
+        if !self.is_quiet() {
             return Err(self.busy("abort what goes on, then delete it"));
         }
+        tokio::task::block_in_place(|| self.deps.store.delete(&self.id)).map_err(crate::session::api_error)?;
         self.publish(EventBody::SessionDeleted {});
         Ok(())
     }

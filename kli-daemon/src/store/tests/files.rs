@@ -14,6 +14,7 @@ fn session_files(dir: &Path) -> Vec<PathBuf> {
             true => session_files(&e.path()),
             false => vec![e.path()],
         })
+        .filter(|path| path.extension().is_some_and(|ending| ending == "jsonl"))
         .collect();
     files.sort();
     files
@@ -300,4 +301,123 @@ async fn syncs_of_many_sessions_are_answered() {
         let all = futures_util::future::join_all(logs.iter().map(|log| log.sync())).await;
         assert!(all.iter().all(Result::is_ok));
     }
+}
+
+/// Everything about `.idx`: written when the session is let go, used, caught up with, and of no matter when damaged.
+#[test]
+fn the_index_of_a_large_file_decides_nothing() {
+    let mut rig = Rig::file();
+    let log = rig.create("s1");
+    let text = "some words ".repeat(4_000);
+    let mut parent = None;
+    for n in 0..40 {
+        let id = if n % 7 == 0 { format!("foreign-{n}") } else { format!("{n:08x}") };
+        put(&log, &id, parent.as_deref(), if n % 2 == 0 { user(&text) } else { assistant(&text) });
+        parent = Some(if n % 5 == 4 { "foreign-0".to_owned() } else { id });
+    }
+    put(&log, "l1", None, label("foreign-7", Some("L")));
+    let path = log.path().unwrap();
+    let idx = path.with_extension("jsonl.idx");
+    let right = picture(&log);
+    let log = rig.reopened(log);
+    assert!(idx.exists() && log.read().from_idx);
+    assert_eq!(picture(&log), right);
+    put(&log, "tail", Some("foreign-0"), user("beyond the index"));
+    put(&log, "l2", None, label("foreign-7", None));
+    let right = picture(&log);
+    let log = rig.reopened(log);
+    assert!(log.read().from_idx);
+    assert_eq!(picture(&log), right);
+    drop(log);
+    let good = std::fs::read(&idx).unwrap();
+    let step = good.len() / 60;
+    for at in (0..good.len()).step_by(step.max(1)).chain([0, 9, 4_100, 8_192, good.len() - 1]) {
+        let mut bad = good.clone();
+        bad[at] ^= 0x41;
+        std::fs::write(&idx, &bad).unwrap();
+        let log = rig.store.open("s1").unwrap();
+        assert_eq!(picture(&log), right, "damaged at {at}");
+    }
+    for len in [0, 10, 4_096, good.len() / 2, good.len() - 1] {
+        std::fs::write(&idx, &good[..len]).unwrap();
+        assert_eq!(picture(&rig.store.open("s1").unwrap()), right, "cut to {len}");
+    }
+    // Bytes of the file that were changed in place are noticed when they are read.
+    std::fs::write(&idx, &good).unwrap();
+    let text = std::fs::read_to_string(&path).unwrap();
+    let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
+    let at = text.find("some words").unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&file, b"OTHER", at as u64).unwrap();
+    rig.store = Store::new(Some(rig.path()), SETTINGS).unwrap();
+    let log = rig.store.open("s1").unwrap();
+    assert!(log.read().from_idx);
+    let Body::Message(MessageBody { message: Message::User(message), .. }) = log.record(Ix(0)).unwrap().body else {
+        panic!()
+    };
+    assert!(message.content.text().starts_with("OTHER"));
+    assert!(!log.read().from_idx && !idx.exists());
+    // And a file that is another one.
+    drop(log);
+    rig.store = Store::new(Some(rig.path()), SETTINGS).unwrap();
+    std::fs::write(&idx, &good).unwrap();
+    let half: String = text.lines().take(10).map(|line| format!("{line}\n")).collect();
+    std::fs::remove_file(&path).unwrap();
+    std::fs::write(&path, half + &text.lines().skip(12).map(|line| format!("{line}\n")).collect::<String>()).unwrap();
+    let log = rig.store.open("s1").unwrap();
+    assert!(!log.read().from_idx);
+    assert_eq!(log.records_after(None).count(), 41);
+}
+
+/// What a daemon must not do at the same time as another one: only one of two owners of a file gets it.
+#[test]
+fn of_twenty_that_open_a_file_at_once_one_has_it() {
+    let outside = tempfile::tempdir().unwrap();
+    let path = outside.path().join("trace.jsonl");
+    std::fs::write(&path, "{\"type\":\"session\",\"version\":3,\"id\":\"s\"}\n").unwrap();
+    let barrier = std::sync::Barrier::new(20);
+    let opened: Vec<_> = std::thread::scope(|scope| {
+        let open = || {
+            let store = Store::new(None, SETTINGS).unwrap();
+            barrier.wait();
+            let log = store.open_path(&path);
+            barrier.wait();
+            log.is_ok()
+        };
+        let all: Vec<_> = (0..20).map(|_| scope.spawn(open)).collect();
+        all.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    assert_eq!(opened.into_iter().filter(|opened| *opened).count(), 1);
+}
+
+/// Readers, forks and an appending actor side by side: each sees whole records only.
+#[test]
+fn readers_and_forks_go_along_with_appends() {
+    Rig::both(|rig| {
+        let log = rig.create("s");
+        put(&log, "00000000", None, user("x"));
+        std::thread::scope(|scope| {
+            let reader = || {
+                while log.end().0 < 300 {
+                    let leaf = log.leaf().unwrap();
+                    assert_eq!(log.up(Some(leaf)).count(), log.depth(leaf) as usize);
+                    log.record(leaf).unwrap();
+                }
+            };
+            let forker = || {
+                for n in 0..10 {
+                    let at = log.leaf().unwrap();
+                    let fork = rig.fork(&log, at, &format!("f{n}"));
+                    assert_eq!(fork.leaf(), Some(at));
+                    put(&fork, "fork", Some(&fork.id(at)), user("y"));
+                    assert_eq!(fork.up(fork.leaf()).count(), log.depth(at) as usize + 1);
+                }
+            };
+            scope.spawn(reader);
+            scope.spawn(forker);
+            for n in 1..300u32 {
+                put(&log, &format!("{n:08x}"), Some(&format!("{:08x}", n - 1)), user("x"));
+            }
+        });
+        assert_eq!(branch(&log).split(' ').count(), 300);
+    });
 }

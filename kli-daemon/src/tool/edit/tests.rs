@@ -148,8 +148,14 @@ async fn edits_of_one_file_go_in_call_order() {
     let place = Place::new();
     place.write("f.txt", "0");
     let edit = Edit::new();
-    let calls = (0..30)
-        .map(|n| place.call(&edit, json!({"path": "f.txt", "oldText": n.to_string(), "newText": (n + 1).to_string()})));
+    let mut calls: Vec<_> = (0..30)
+        .map(|n| {
+            let arguments = json!({"path": "f.txt", "oldText": n.to_string(), "newText": (n + 1).to_string()});
+            edit.call(arguments.as_object().unwrap().clone(), place.context.clone())
+        })
+        .collect();
+    // However they are polled.
+    calls.reverse();
     let outputs = futures_util::future::join_all(calls).await;
     assert!(outputs.iter().all(|output| !output.is_error));
     assert_eq!(std::fs::read(place.at("f.txt")).unwrap(), b"30");

@@ -101,12 +101,15 @@ async fn one_call_at_a_time_writes_a_file() {
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(dir.path().join("f"), "").unwrap();
     symlink("f", dir.path().join("link")).unwrap();
-    let first = lock(&dir.path().join("f")).await;
-    let other = lock(&dir.path().join("g")).await;
-    let path = dir.path().join("link");
-    let waiting = lock(&path);
-    tokio::pin!(waiting);
-    assert!(futures_util::poll!(&mut waiting).is_pending(), "{path:?} is the same file");
-    drop((first, other));
-    waiting.await;
+    let first = queue_up(&dir.path().join("f")).await;
+    queue_up(&dir.path().join("g")).await;
+    let (second, given_up, third) =
+        (queue_up(&dir.path().join("link")), queue_up(&dir.path().join("f")), queue_up(&dir.path().join("f")));
+    tokio::pin!(second, third);
+    assert!(futures_util::poll!(&mut third).is_pending() && futures_util::poll!(&mut second).is_pending());
+    drop(first);
+    drop(given_up);
+    assert!(futures_util::poll!(&mut third).is_pending(), "it came later, though it was polled first");
+    drop(second.await);
+    third.await;
 }

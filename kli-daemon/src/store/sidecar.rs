@@ -1,0 +1,278 @@
+//! `<file>.idx`: the index of a large session file, mapped when the session is opened. A cache: it may lag behind,
+//! be damaged or deleted at any time, and never decides what a session contains.
+//!
+//! Its parts are checked by their checksums, and against the file by inode, length and last covered record; what
+//! lies beyond is scanned. It is replaced by rename, never changed in place, so that one that is mapped stays.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Weak};
+use std::thread::JoinHandle;
+
+use bytemuck::{Pod, Zeroable, bytes_of};
+use kli_protocol::record::Base;
+use memmap2::MmapOptions;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use super::log::Log;
+use super::medium::{self, Medium};
+use super::scan::{Head, Progress, Tail, Warnings};
+use crate::tree::{Index, Loaded, Parts, Rest, Slab};
+
+/// Of a smaller file a scan is as fast.
+pub const ABOVE: u64 = 1 << 20;
+
+const MAGIC: [u8; 8] = *b"kli-idx1";
+/// Parts begin at multiples of this, so that rows can be used where they are mapped.
+const ALIGN: u64 = 4096;
+
+#[derive(Clone, Copy, Pod, Zeroable)]
+#[repr(C)]
+struct Head0 {
+    magic: [u8; 8],
+    /// Of rows, slots, foreign ids and the rest: bytes, and checksums.
+    lens: [u64; 4],
+    crcs: [u32; 4],
+    /// Of what stands before.
+    crc: u32,
+    pad: u32,
+}
+
+/// The rest, and which file it is about.
+#[derive(Serialize, Deserialize)]
+struct About<R> {
+    rest: R,
+    progress: Progress,
+    warnings: Warnings,
+    inode: u64,
+    device: u64,
+    head_end: u64,
+    base: Option<Base>,
+}
+
+/// Where the index of a file lies: beside it, or for one outside the session directory among our caches.
+pub fn path_of(file: &Path, outside: bool) -> Option<PathBuf> {
+    if !outside {
+        return Some(file.with_extension("jsonl.idx"));
+    }
+    let dirs = directories::ProjectDirs::from("", "", "kli")?;
+    let hash = Sha256::digest(file.as_os_str().as_encoded_bytes());
+    let name: String = hash.iter().take(16).map(|b| format!("{b:02x}")).collect();
+    Some(dirs.cache_dir().join("index").join(format!("{name}.idx")))
+}
+
+/// What was known of a file, if that still holds: the index and how far it reaches.
+pub fn load(
+    idx: &Path,
+    file: &Path,
+    medium: &dyn Medium,
+    head: &Head,
+    start: u32,
+) -> Option<(Index, Progress, Warnings)> {
+    let stored = File::open(idx).ok()?;
+    let mut bytes = [0u8; size_of::<Head0>()];
+    stored.read_exact_at(&mut bytes, 0).ok()?;
+    let head0: Head0 = *bytemuck::try_from_bytes(&bytes).ok()?;
+    let size = stored.metadata().ok()?.len();
+    let places = places(&head0)?;
+    if head0.magic != MAGIC || head0.crc != head_crc(&head0) || places.get(4) != Some(&size) {
+        return None;
+    }
+    let part = |n: usize| Some((*places.get(n)?, usize::try_from(*head0.lens.get(n)?).ok()?, *head0.crcs.get(n)?));
+    let (at, len, crc) = part(3)?;
+    let about: About<Rest> = serde_json::from_slice(&checked(&stored, at, len, crc)?).ok()?;
+    let meta = std::fs::metadata(file).ok()?;
+    let same = (meta.ino(), meta.dev()) == (about.inode, about.device)
+        && meta.len() >= about.progress.covered
+        && about.head_end == head.end
+        && about.base == head.header.base
+        && about.rest.start() == start;
+    if !same {
+        return None;
+    }
+    let rows = Slab::load(mapped(&stored, part(0)?)?)?;
+    let slots = Slab::load(mapped(&stored, part(1)?)?)?;
+    let (at, len, crc) = part(2)?;
+    let foreign = checked(&stored, at, len, crc)?;
+    let index = Index::from_parts(Parts { rows, slots, foreign, rest: about.rest });
+    let last = index.last_row()?;
+    let line = medium::read(medium, last.offset, last.len).ok()?;
+    (crc32fast::hash(&line) == last.crc).then_some((index, about.progress, about.warnings))
+}
+
+fn places(head: &Head0) -> Option<[u64; 5]> {
+    let mut places = [ALIGN; 5];
+    for (n, len) in head.lens.iter().enumerate() {
+        let end = places.get(n)?.checked_add(*len)?;
+        *places.get_mut(n + 1)? = if n == 3 { end } else { end.checked_next_multiple_of(ALIGN)? };
+    }
+    Some(places)
+}
+
+fn head_crc(head: &Head0) -> u32 {
+    crc32fast::hash(bytes_of(&Head0 { crc: 0, pad: 0, ..*head }))
+}
+
+fn checked(file: &File, at: u64, len: usize, crc: u32) -> Option<Vec<u8>> {
+    let mut bytes = vec![0; len];
+    file.read_exact_at(&mut bytes, at).ok()?;
+    (crc32fast::hash(&bytes) == crc).then_some(bytes)
+}
+
+/// A part as memory; changes to it stay in memory.
+fn mapped(file: &File, (at, len, crc): (u64, usize, u32)) -> Option<Box<dyn Loaded>> {
+    if len == 0 {
+        return Some(Box::new(Vec::new()));
+    }
+    // SAFETY: the map is private, so our writes reach nobody. Others may change a file under any map; this one is
+    // 0600 in a directory of ours and replaced by rename only, and rows are plain numbers whose every use is checked.
+    let map = unsafe { MmapOptions::new().offset(at).len(len).map_copy(file) }.ok()?;
+    (crc32fast::hash(&map) == crc).then(|| Box::new(map) as Box<dyn Loaded>)
+}
+
+/// An index to be written, and what it is about.
+pub struct Snapshot<'a> {
+    pub index: &'a Index,
+    pub progress: &'a Progress,
+    pub warnings: &'a Warnings,
+    pub head_end: u64,
+    pub base: Option<Base>,
+}
+
+/// Writes the index of a file; a failure costs time at the next opening and nothing else.
+pub fn save(idx: &Path, file: &Path, snapshot: &Snapshot<'_>) {
+    // A last record without LF may turn out to be part of a longer line.
+    if snapshot.progress.tail == Tail::Unclosed || snapshot.index.is_empty() {
+        return;
+    }
+    if let Err(e) = write(idx, file, snapshot) {
+        tracing::debug!("{} could not be written: {e}", idx.display());
+    }
+}
+
+fn write(idx: &Path, file: &Path, snapshot: &Snapshot<'_>) -> io::Result<()> {
+    let meta = std::fs::metadata(file)?;
+    let [rows, slots, foreign] = snapshot.index.parts();
+    let mut warnings = snapshot.warnings.clone();
+    // A torn tail is found again by whoever scans it again.
+    warnings.list.retain(|warning| warning.kind != "tornTail");
+    let about = About {
+        rest: snapshot.index.rest(),
+        progress: Progress { tail: Tail::Clean, ..snapshot.progress.clone() },
+        warnings,
+        inode: meta.ino(),
+        device: meta.dev(),
+        head_end: snapshot.head_end,
+        base: snapshot.base.clone(),
+    };
+    let rest = serde_json::to_vec(&about)?;
+    let parts: [Vec<&[u8]>; 4] = [rows, slots, foreign, vec![&rest]];
+    let mut head = Head0 { magic: MAGIC, lens: [0; 4], crcs: [0; 4], crc: 0, pad: 0 };
+    for ((part, len), crc) in parts.iter().zip(&mut head.lens).zip(&mut head.crcs) {
+        let mut hasher = crc32fast::Hasher::new();
+        for bytes in part.iter() {
+            hasher.update(bytes);
+            *len += bytes.len() as u64;
+        }
+        *crc = hasher.finalize();
+    }
+    head.crc = head_crc(&head);
+    let places = places(&head).ok_or_else(|| io::Error::other("too large"))?;
+    if let Some(dir) = idx.parent() {
+        std::fs::create_dir_all(dir)?;
+    }
+    let part_path = idx.with_extension("idx.part");
+    let mut out = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&part_path)?;
+    out.write_all_at(bytes_of(&head), 0)?;
+    for (part, place) in parts.iter().zip(places) {
+        let mut at = place;
+        for bytes in part.iter() {
+            out.write_all_at(bytes, at)?;
+            at += bytes.len() as u64;
+        }
+    }
+    out.set_len(places.last().copied().unwrap_or_default())?;
+    out.flush()?;
+    std::fs::rename(part_path, idx)
+}
+
+/// What is left of a log that was let go: its index is written, then freed.
+pub struct Leftover {
+    pub file: PathBuf,
+    pub idx: PathBuf,
+    pub index: Index,
+    pub progress: Progress,
+    pub warnings: Warnings,
+    pub head_end: u64,
+    pub base: Option<Base>,
+}
+
+enum Work {
+    Open(Weak<Log>),
+    Closed(Box<Leftover>),
+}
+
+/// The thread that writes indexes.
+pub struct Indexer {
+    /// None once it is being dropped. Bounded by the sessions: each asks once until it was answered.
+    work: Option<Sender<Work>>,
+    thread: Option<JoinHandle<()>>,
+    stop: Arc<AtomicBool>,
+}
+
+impl Indexer {
+    pub fn start() -> io::Result<Indexer> {
+        let (sender, work) = channel();
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopping = stop.clone();
+        let thread = std::thread::Builder::new().name("index".into()).spawn(move || serve(&work, &stopping))?;
+        Ok(Indexer { work: Some(sender), thread: Some(thread), stop })
+    }
+
+    /// The index of an open session is to be written.
+    pub fn open(&self, log: Weak<Log>) {
+        if let Some(work) = &self.work {
+            let _ = work.send(Work::Open(log));
+        }
+    }
+
+    pub fn closed(&self, leftover: Leftover) {
+        if let Some(work) = &self.work {
+            let _ = work.send(Work::Closed(Box::new(leftover)));
+        }
+    }
+}
+
+impl Drop for Indexer {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        self.work = None;
+        // The thread itself may have held the last session of a store.
+        if let Some(thread) = self.thread.take().filter(|thread| thread.thread().id() != std::thread::current().id()) {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn serve(work: &Receiver<Work>, stop: &AtomicBool) {
+    for work in work {
+        match work {
+            Work::Open(log) if !stop.load(Ordering::Relaxed) => {
+                if let Some(log) = log.upgrade() {
+                    log.save_index();
+                }
+            }
+            Work::Open(_) => {}
+            Work::Closed(left) => {
+                let Leftover { index, progress, warnings, head_end, base, .. } = *left;
+                let snapshot = Snapshot { index: &index, progress: &progress, warnings: &warnings, head_end, base };
+                save(&left.idx, &left.file, &snapshot);
+            }
+        }
+    }
+}
