@@ -107,21 +107,29 @@ pub(super) struct Shape {
     pub model: Arc<ModelInfo>,
     pub provider: Arc<dyn Provider>,
     pub options: BTreeMap<String, Value>,
+    pub setting: Setting,
+}
+
+/// What is the same whichever model is asked.
+#[derive(Clone)]
+pub(super) struct Setting {
     pub tools: Vec<Arc<dyn Tool>>,
     pub descriptions: Arc<[ToolDescription]>,
     pub work_dir: PathBuf,
     pub system_prompt: Arc<str>,
 }
 
-impl Shape {
+impl Setting {
     /// Tokens of system prompt and tools.
     pub fn overhead(&self) -> u64 {
         context::estimate::overhead(&self.system_prompt, &self.descriptions)
     }
+}
 
+impl Shape {
     /// Tokens of the request that these messages make.
     pub fn tokens(&self, assembled: &Assembled) -> u64 {
-        assembled.tokens(self.overhead())
+        assembled.tokens(self.setting.overhead())
     }
 
     pub fn request(&self, assembled: Assembled, cache_key: String) -> Request {
@@ -133,8 +141,8 @@ impl Shape {
         let max_tokens = context::estimate::output_limit(self.model.context_window, self.model.max_output, tokens);
         Request {
             model: self.model.clone(),
-            system_prompt: self.system_prompt.clone(),
-            tools: self.descriptions.clone(),
+            system_prompt: self.setting.system_prompt.clone(),
+            tools: self.setting.descriptions.clone(),
             messages,
             options: self.options.clone(),
             max_tokens,

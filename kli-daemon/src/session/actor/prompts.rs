@@ -180,11 +180,19 @@ impl Actor {
         let Some(typed) = expanded.typed else { return };
         order.text = expanded.content.text();
         order.typed = Some(typed);
-        order.images.extend(expanded.content.into_blocks().into_iter().filter(|b| matches!(b, Block::Image(_))));
+        // A prompt that came back into an editor brings the picture that it mentions.
+        for block in expanded.content.into_blocks() {
+            if matches!(block, Block::Image(_)) && !order.images.contains(&block) {
+                order.images.push(block);
+            }
+        }
     }
 
     fn prompt_now(&mut self, order: PromptOrder) -> Result<Started, ApiError> {
         self.check_leaf(&order.leaf_id)?;
+        if let Some(model) = &order.model {
+            self.deps.models().find(&model.provider, &model.model_id)?;
+        }
         if self.work.is_some() {
             return self.say_after_work(order);
         }

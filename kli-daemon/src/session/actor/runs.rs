@@ -122,7 +122,6 @@ impl Actor {
             Some(run_id),
             EventBody::RunEnd { stop_reason: outcome.stop_reason, error: outcome.error.clone(), usage: outcome.usage },
         );
-        self.write_ended_shells();
         self.refresh_branch();
         self.refresh_status();
         for waiter in run.waiters {
