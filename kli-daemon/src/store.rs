@@ -44,7 +44,7 @@ pub use import::Import;
 pub use log::Log;
 pub use names::{title, valid_session_id};
 pub use search::Search;
-pub use sessions::Store;
+pub use sessions::{LastUsed, Store};
 
 /// What is known of a session without reading bodies.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]

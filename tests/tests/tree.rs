@@ -138,6 +138,10 @@ fn navigating() {
     let mark = text(&fixtures::records(&path).iter().find(|r| r["type"] == "leaf").unwrap()["id"]);
     assert_eq!(session.error("navigateTree", json!({ "entryId": mark })).kind(), "invalidEntry");
     assert_eq!(session.error("navigateTree", json!({ "entryId": "ffffffff-none" })).kind(), "entryNotFound");
+    let (before, leaf) = (read(&path), session.leaf());
+    let error = session.error("navigateTree", json!({ "entryId": first, "label": "x".repeat(201) }));
+    assert_eq!((error.code(), session.leaf()), (-32602, leaf), "nothing is half done");
+    assert_eq!(read(&path), before);
     let error = session.error("navigateTree", json!({ "entryId": first, "leafId": second }));
     assert_eq!((error.kind(), &error.0["data"]["leafId"]), ("leafMoved", &json!(session.leaf())));
 }
@@ -244,7 +248,52 @@ fn forking_anywhere() {
     let (mut at, _) = session.forked(&daemon, "fork", json!({ "entryId": prompt, "position": "at" }));
     assert_eq!(at.leaf(), Some(prompt));
     assert_eq!(session.error("fork", json!({ "entryId": "no-such-entry" })).kind(), "entryNotFound");
+    // At what comes before any message: that entry itself, whether `at` is said or not.
+    let opening = text(&branch[0]["id"]);
+    for position in [Value::Null, json!("at")] {
+        let (_, made) = session.forked(&daemon, "fork", json!({ "entryId": opening, "position": position }));
+        assert_eq!(made["session"]["forkEntryId"], json!(opening), "{position}");
+    }
     server.assert_valid();
+}
+
+/// A fork is made whole or not at all, and the first that anybody hears of it is that it is there.
+#[test]
+fn what_a_fork_is_to_be() {
+    let Place { server: _model, daemon, work_dir } = Place::with([]);
+    let mut session = Session::create(&daemon, work_dir.path());
+    session.ask("first");
+    let (prompt, leaf) = (session.newest_prompt(), session.leaf());
+    let all = &mut daemon.client();
+    all.call("subscribe", json!({}));
+    let directory = daemon.session_dir.clone().unwrap();
+    for (fault, kind, code) in [
+        (json!({ "name": "x".repeat(201) }), "", -32602),
+        (json!({ "newSessionId": "not an id" }), "", -32602),
+        (json!({ "newSessionId": session.id }), "sessionExists", -32023),
+        (json!({ "workDir": "relative" }), "", -32602),
+        (json!({ "workDir": "/no/such/directory" }), "workDirNotFound", -32028),
+    ] {
+        for method in ["fork", "clone", "rewind"] {
+            let mut params = fault.clone();
+            if method == "fork" {
+                params["entryId"] = json!(leaf);
+            }
+            let error = session.error(method, params);
+            assert_eq!((error.kind(), error.code()), (kind, code), "{method} {fault}");
+        }
+    }
+    assert_eq!(fixtures::session_files(&directory).len(), 1, "nothing is left of those");
+    for (method, mut params) in
+        [("fork", json!({ "entryId": leaf })), ("fork", json!({ "entryId": prompt })), ("clone", json!({}))]
+    {
+        params["name"] = json!("a name");
+        let made = session.call(method, params)["session"].clone();
+        assert_eq!(made["name"], "a name");
+        let of_it = |e: &kli_tests::Event| e.body["sessionId"] == made["sessionId"];
+        let first = all.until(|e| of_it(e));
+        assert_eq!((first.kind(), &first.body["session"]["name"]), ("sessionCreated", &json!("a name")));
+    }
 }
 
 #[test]
@@ -338,6 +387,7 @@ fn views_of_the_tree() {
     assert_eq!(folded[0]["count"], json!(nodes.len() - 1));
     assert_eq!(folded[0]["lastId"], nodes[nodes.len() - 2]["id"]);
     assert_eq!(folded[1]["id"], json!(session.leaf()));
+    assert_eq!((&folded[1]["lastId"], &folded[1]["count"]), (&folded[1]["id"], &json!(1)), "a run of one");
     let unfolded =
         session.call("getTree", json!({ "rootId": folded[0]["id"], "lastId": folded[0]["lastId"] }))["nodes"].take();
     assert_eq!(unfolded.as_array().unwrap().len(), nodes.len() - 1);

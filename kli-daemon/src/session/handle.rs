@@ -1,6 +1,7 @@
 //! How the rest of the daemon reaches a session: its mailbox, its log to read, its events to follow.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use kli_protocol::api::Status;
 use kli_protocol::{ApiError, ErrorKind};
@@ -22,6 +23,8 @@ pub struct Handle {
     /// What goes on in it.
     pub status: watch::Receiver<Status>,
     pub(super) mailbox: mpsc::Sender<Message>,
+    /// Somebody asked for it since the registry last looked.
+    pub(super) used: Arc<AtomicBool>,
 }
 
 /// The answer to a call that the session has taken.
@@ -44,6 +47,12 @@ impl<R> Pending<R> {
 }
 
 impl Handle {
+    /// Somebody asked for it.
+    pub(super) fn touched(self) -> Handle {
+        self.used.store(true, Ordering::Relaxed);
+        self
+    }
+
     /// Puts a call into the session's mailbox; calls are carried out in the order of their sending.
     pub async fn send<R: Send + 'static>(
         &self,

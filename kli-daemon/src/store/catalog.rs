@@ -45,6 +45,9 @@ pub struct Stamp {
 struct Known {
     stamp: Stamp,
     what: Result<Summary, String>,
+    /// The look at the directory that saw it last.
+    #[serde(skip)]
+    seen: u64,
 }
 
 #[derive(Default)]
@@ -58,6 +61,9 @@ pub struct Catalog {
     /// Whether `.kli-list` was looked for, and what it lacks by now.
     loaded: bool,
     unsaved: usize,
+    look: u64,
+    /// Files that may be glanced at or unjoined: false where there is surely none.
+    unfinished: bool,
 }
 
 /// Of a larger file a list reads only the beginning and the end.
@@ -76,23 +82,25 @@ impl Catalog {
         if !std::mem::replace(&mut self.loaded, true) {
             self.load(dir);
         }
-        let mut seen = BTreeSet::new();
+        self.look += 1;
+        let look = self.look;
         let mut changed = false;
         for (path, stamp) in session_files(dir) {
             let files = if is_deleted(&path) { &mut self.deleted } else { &mut self.files };
-            let known = files.get(&path);
-            let as_it_was = |known: &Known| known.stamp == stamp || known.what.is_ok() && live.contains(&path);
-            if !known.is_some_and(as_it_was) {
-                let what = summary(&path, stamp.size);
-                files.insert(path.clone(), Known { stamp, what });
-                changed = true;
-                self.unsaved += 1;
+            if let Some(known) = files.get_mut(&path)
+                && (known.stamp == stamp || known.what.is_ok() && live.contains(&path))
+            {
+                known.seen = look;
+                continue;
             }
-            seen.insert(path);
+            let what = summary(&path, stamp.size);
+            files.insert(path, Known { stamp, what, seen: look });
+            changed = true;
+            self.unsaved += 1;
         }
         let before = self.files.len() + self.deleted.len();
-        self.files.retain(|path, _| seen.contains(path));
-        self.deleted.retain(|path, _| seen.contains(path));
+        self.files.retain(|_, known| known.seen == look);
+        self.deleted.retain(|_, known| known.seen == look);
         if changed || before != self.files.len() + self.deleted.len() {
             self.assign();
         }
@@ -132,8 +140,9 @@ impl Catalog {
     }
 
     /// Whether the background has something to do.
-    pub fn is_unfinished(&self) -> bool {
-        self.glanced().is_some() || self.unjoined().is_some()
+    pub fn is_unfinished(&mut self) -> bool {
+        self.unfinished = self.unfinished && (self.glanced().is_some() || self.unjoined().is_some());
+        self.unfinished
     }
 
     /// What a file that was glanced at really holds, if it is still the same.
@@ -183,38 +192,30 @@ impl Catalog {
     /// Which file has an id that several claim: not one that was migrated from, then the one named after it, then
     /// the first.
     fn assign(&mut self) {
-        let readable = |known: &Known| known.what.as_ref().ok().cloned();
-        let mut claims: BTreeMap<String, Vec<(PathBuf, Summary)>> = BTreeMap::new();
+        let mut claims: HashMap<&str, Vec<(&PathBuf, Option<&str>)>> = HashMap::new();
         for (path, known) in &self.files {
-            if let Some(summary) = readable(known) {
-                claims.entry(summary.facts.id.clone()).or_default().push((path.clone(), summary));
+            if let Ok(summary) = &known.what {
+                let claim = (path, summary.migrated_from.as_deref());
+                claims.entry(&summary.facts.id).or_default().push(claim);
             }
         }
-        self.owners.clear();
-        self.vain.clear();
-        for (id, mut files) in claims {
-            let old: Vec<PathBuf> = files
-                .iter()
-                .filter_map(|(path, summary)| Some(path.with_file_name(summary.migrated_from.as_ref()?)))
-                .collect();
-            let migrated = |path: &PathBuf, summary: &Summary| summary.migrated_from.is_none() && old.contains(path);
-            let hidden: Vec<PathBuf> =
-                files.iter().filter(|(path, s)| migrated(path, s)).map(|(path, _)| path.clone()).collect();
-            files.retain(|(path, _)| !hidden.contains(path));
+        let (mut owners, mut vain) = (HashMap::new(), BTreeMap::new());
+        for (id, files) in claims {
+            let old: Vec<PathBuf> =
+                files.iter().filter_map(|(path, from)| Some(path.with_file_name((*from)?))).collect();
+            let (hidden, files): (Vec<_>, Vec<_>) =
+                files.into_iter().partition(|(path, from)| from.is_none() && old.contains(path));
             let ending = format!("_{id}.jsonl");
             let named = |path: &Path| path.file_name().is_some_and(|name| name.to_string_lossy().ends_with(&ending));
-            let Some(owner) = files.iter().find(|(path, _)| named(path)).or(files.first()).map(|(p, _)| p.clone())
-            else {
-                continue;
-            };
-            for (path, _) in files.into_iter().filter(|(path, _)| *path != owner) {
-                self.vain.insert(path, format!("same id as {}", owner.display()));
+            let owner = files.iter().find(|(path, _)| files.len() == 1 || named(path)).or(files.first());
+            let Some((owner, _)) = owner else { continue };
+            for (path, _) in files.iter().filter(|(path, _)| path != owner) {
+                vain.insert((*path).clone(), format!("same id as {}", owner.display()));
             }
-            for path in hidden {
-                self.vain.insert(path, String::new());
-            }
-            self.owners.insert(id, owner);
+            vain.extend(hidden.into_iter().map(|(path, _)| (path.clone(), String::new())));
+            owners.insert(id.to_owned(), (*owner).clone());
         }
+        (self.owners, self.vain, self.unfinished) = (owners, vain, true);
     }
 
     pub fn path_of(&self, id: &str) -> Option<&PathBuf> {
@@ -306,7 +307,8 @@ fn session_files(dir: &Path) -> Vec<(PathBuf, Stamp)> {
             let name = name.to_string_lossy();
             if name.ends_with(".jsonl") || name.ends_with(DELETED) {
                 // Through links too: a directory of sessions may be made of them.
-                if let Ok(meta) = std::fs::metadata(&path)
+                let meta = if kind.is_symlink() { std::fs::metadata(&path) } else { entry.metadata() };
+                if let Ok(meta) = meta
                     && meta.is_file()
                 {
                     files.push((path, stamp(&meta)));

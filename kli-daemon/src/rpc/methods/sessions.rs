@@ -1,5 +1,7 @@
 //! Methods about sessions as wholes.
 
+use std::collections::BTreeMap;
+
 use kli_protocol::ApiError;
 use kli_protocol::api::{self, Empty, ExportSessionResult, OpenSessionParams, SessionInfo};
 
@@ -11,6 +13,7 @@ use crate::store::Export;
 pub(super) fn register_all(module: &mut Module<Context>) {
     register::<api::CreateSession, _, _>(module, |context, _, params| async move {
         unsupported_servers(params.mcp_servers.is_some())?;
+        check_env(params.env.as_ref())?;
         context.registry.create(params).await
     });
     register::<api::ContinueSession, _, _>(module, |context, _, params| async move {
@@ -75,6 +78,7 @@ pub(super) fn register_all(module: &mut Module<Context>) {
 
 async fn open(context: &Context, caller: &Caller, params: OpenSessionParams) -> Result<SessionInfo, ApiError> {
     unsupported_servers(params.mcp_servers.is_some())?;
+    check_env(params.env.as_ref())?;
     let rebind = params.rebind.as_deref().map(session::canonical_dir).transpose()?;
     let handle = match (&params.session_id, &params.path) {
         (Some(id), None) => context.registry.find(id).await?,
@@ -95,6 +99,16 @@ async fn open(context: &Context, caller: &Caller, params: OpenSessionParams) -> 
     caller.turn.done();
     pending.wait().await??;
     context.registry.used(&handle).await
+}
+
+/// A process can be given no other variables.
+fn check_env(env: Option<&BTreeMap<String, String>>) -> Result<(), ApiError> {
+    let odd =
+        |(name, value): &(&String, &String)| name.is_empty() || name.contains(['=', '\0']) || value.contains('\0');
+    match env.into_iter().flatten().find(odd) {
+        Some((name, _)) => Err(ApiError::invalid_params(format!("env: {name:?} cannot be set: no `=` and no NUL"))),
+        None => Ok(()),
+    }
 }
 
 fn unsupported_servers(given: bool) -> Result<(), ApiError> {

@@ -8,15 +8,13 @@ use kli_protocol::{ApiError, ErrorKind};
 use serde_json::Value;
 use tokio::sync::oneshot;
 
+use super::Actor;
 use super::runs::RunStart;
 use super::write::Draft;
-use super::{Actor, Ix};
 use crate::session::api_error;
 
 /// Texts that may wait in one session.
 const MAX_QUEUED: usize = 100;
-/// Entries among which a repeated key is looked for after a restart.
-const KEY_ENTRIES: usize = 1000;
 
 /// A prompt whose parameters were checked and whose images were read.
 #[derive(Clone, Debug, Default)]
@@ -65,7 +63,7 @@ struct Item {
 pub(super) struct Waiting {
     steer: VecDeque<Item>,
     follow_up: VecDeque<Item>,
-    /// Prompts that came after an abort which is not finished yet.
+    /// Prompts that came when the run was at its end or being aborted, and start the next one.
     deferred: Vec<(PromptOrder, oneshot::Sender<Result<Started, ApiError>>)>,
 }
 
@@ -73,6 +71,10 @@ impl Waiting {
     pub fn shown(&self) -> Queue {
         let show = |items: &VecDeque<Item>| items.iter().map(Item::shown).collect();
         Queue { steer: show(&self.steer), follow_up: show(&self.follow_up) }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
     }
 
     fn len(&self) -> usize {
@@ -116,31 +118,30 @@ fn user_draft(
     Draft { id: None, body: Body::Message(MessageBody { message, idempotency_key }) }
 }
 
-/// Keys of calls that were carried out.
+/// Keys of texts that wait, and the run that they wait for; those of entries are the log's to know.
 #[derive(Default)]
 pub(super) struct Keys {
-    loaded: bool,
-    known: HashMap<String, Key>,
-    order: VecDeque<String>,
+    queued: HashMap<String, String>,
+    /// Of those that waited: the run in which they were said at last.
+    said: VecDeque<(String, String)>,
 }
 
+/// Keys of texts that waited, whose run is remembered.
+const MAX_SAID: usize = 1000;
+
+/// What a call with a key came to before.
 #[derive(Clone, Debug)]
 enum Key {
     Queued { run_id: String },
-    Entry { entry_id: String },
+    Entry(Said),
 }
 
-impl Keys {
-    fn set(&mut self, key: String, value: Key) {
-        if self.known.insert(key.clone(), value).is_none() {
-            self.order.push_back(key);
-        }
-        while self.order.len() > KEY_ENTRIES + MAX_QUEUED {
-            if let Some(oldest) = self.order.pop_front() {
-                self.known.remove(&oldest);
-            }
-        }
-    }
+/// An entry, and in which run it was said; none: of an earlier daemon, or no prompt.
+#[derive(Clone, Debug)]
+struct Said {
+    entry_id: String,
+    run_id: Option<String>,
+    queued: bool,
 }
 
 /// The run that a prompt begins: known from the entry alone, so that it is the same after a restart.
@@ -156,9 +157,9 @@ impl Actor {
         if let Some(known) = order.key.as_deref().and_then(|key| self.known_key(key)) {
             return PromptAnswer::Now(Box::new(Ok(self.answer_again(known))));
         }
-        let aborting = self.run.as_ref().is_some_and(|run| run.cancel.is_cancelled())
+        let ending = self.run.as_ref().is_some_and(|run| run.closed || run.cancel.is_cancelled())
             || self.work.as_ref().is_some_and(|work| work.cancel.is_cancelled());
-        if aborting && self.queue.len() < MAX_QUEUED {
+        if ending && self.queue.len() < MAX_QUEUED {
             let (reply, answer) = oneshot::channel();
             self.queue.deferred.push((order, reply));
             return PromptAnswer::Later(answer);
@@ -179,11 +180,19 @@ impl Actor {
         let Some(typed) = expanded.typed else { return };
         order.text = expanded.content.text();
         order.typed = Some(typed);
-        order.images.extend(expanded.content.into_blocks().into_iter().filter(|b| matches!(b, Block::Image(_))));
+        // A prompt that came back into an editor brings the picture that it mentions.
+        for block in expanded.content.into_blocks() {
+            if matches!(block, Block::Image(_)) && !order.images.contains(&block) {
+                order.images.push(block);
+            }
+        }
     }
 
     fn prompt_now(&mut self, order: PromptOrder) -> Result<Started, ApiError> {
         self.check_leaf(&order.leaf_id)?;
+        if let Some(model) = &order.model {
+            self.deps.models().find(&model.provider, &model.model_id)?;
+        }
         if self.work.is_some() {
             return self.say_after_work(order);
         }
@@ -210,7 +219,7 @@ impl Actor {
         work.waiters.push(waiter);
         let behavior = order.behavior.unwrap_or(Behavior::FollowUp);
         if let Some(key) = &order.key {
-            self.keys.set(key.clone(), Key::Queued { run_id: run_id.clone() });
+            self.keys.queued.insert(key.clone(), run_id.clone());
         }
         work.said.push((order, behavior));
         self.tell_queue();
@@ -261,17 +270,12 @@ impl Actor {
         let mut drafts = self.open_call_drafts()?;
         // What was steered before and not yet said was said earlier than this prompt.
         let steered: Vec<_> = self.queue.steer.drain(..).collect();
-        let steered_keys: Vec<_> = steered.iter().map(|i| i.key.clone()).collect();
-        let first_steer = drafts.len();
         drafts.extend(steered.iter().cloned().map(|item| item.draft(now_ms)));
-        let promised = run_id.as_deref().and_then(|id| id.strip_prefix("run_")).map(str::to_owned);
-        let entry_id = promised.unwrap_or_else(|| self.log.new_id(self.deps.clock.as_ref()));
+        let promised = run_id.is_some();
+        let entry_id = run_id.as_deref().and_then(|id| id.strip_prefix("run_")).map(str::to_owned);
+        let entry_id = entry_id.unwrap_or_else(|| self.log.new_id(self.deps.clock.as_ref()));
         let mut prompt = user_draft(order.text, order.typed, order.images, order.key.clone(), now_ms);
         prompt.id = Some(entry_id.clone());
-        for draft in drafts.iter_mut().skip(first_steer) {
-            draft.id = Some(self.log.new_id(self.deps.clock.as_ref()));
-        }
-        let steer_ids: Vec<_> = drafts.iter().skip(first_steer).filter_map(|d| d.id.clone()).collect();
         drafts.push(prompt);
         let written = match self.write(drafts) {
             Ok(written) => written,
@@ -280,13 +284,17 @@ impl Actor {
                 return Err(error);
             }
         };
-        for (key, id) in steered_keys.into_iter().zip(steer_ids) {
-            self.key_done(key, &id);
+        let run_id = run_id_of(&entry_id);
+        for item in &steered {
+            self.key_said(item.key.as_deref(), &run_id);
         }
-        self.key_done(order.key, &entry_id);
+        match promised {
+            true => self.key_said(order.key.as_deref(), &run_id),
+            false => self.key_done(order.key.as_deref()),
+        }
         self.deps.store.set_last(&self.log);
         let ended = self.start_run(RunStart {
-            run_id: run_id_of(&entry_id),
+            run_id: run_id.clone(),
             entry_id: Some(entry_id.clone()),
             approvals: order.approvals,
             model: order.model,
@@ -297,8 +305,7 @@ impl Actor {
         if !steered.is_empty() {
             self.tell_queue();
         }
-        let result =
-            PromptResult { run_id: run_id_of(&entry_id), queued: false, entry_id: Some(entry_id), outcome: None };
+        let result = PromptResult { run_id, queued: false, entry_id: Some(entry_id), outcome: None };
         Ok(Started { result, ended: Some(ended) })
     }
 
@@ -308,7 +315,7 @@ impl Actor {
         };
         self.check_room()?;
         if let Some(key) = &order.key {
-            self.keys.set(key.clone(), Key::Queued { run_id: run_id.clone() });
+            self.keys.queued.insert(key.clone(), run_id.clone());
         }
         let item = Item { text: order.text, typed: order.typed, images: order.images, key: order.key };
         match behavior {
@@ -320,10 +327,14 @@ impl Actor {
         Ok(Started { result: PromptResult { run_id, queued: true, entry_id: None, outcome: None }, ended })
     }
 
-    /// Prompts that waited for an abort, now that it is done.
+    /// Prompts that waited for the end of a run, now that it is over.
     pub(super) fn take_deferred(&mut self) {
         for (order, reply) in std::mem::take(&mut self.queue.deferred) {
-            let _ = reply.send(self.prompt_now(order));
+            let known = order.key.as_deref().and_then(|key| self.known_key(key));
+            let _ = reply.send(match known {
+                Some(known) => Ok(self.answer_again(known)),
+                None => self.prompt_now(order),
+            });
         }
     }
 
@@ -344,6 +355,7 @@ impl Actor {
             return Ok(false);
         }
         let now_ms = self.deps.clock.now_ms();
+        let run_id = self.run.as_ref().map(|run| run.id.clone()).unwrap_or_default();
         for (index, item) in items.iter().enumerate() {
             let mut draft = item.clone().draft(now_ms);
             let id = self.log.new_id(self.deps.clock.as_ref());
@@ -358,10 +370,14 @@ impl Actor {
                 }
                 return Err(error);
             }
-            self.key_done(item.key.clone(), &id);
+            self.key_said(item.key.as_deref(), &run_id);
         }
         self.tell_queue();
         Ok(true)
+    }
+
+    pub(super) fn anything_queued(&self) -> bool {
+        !self.queue.steer.is_empty() || !self.queue.follow_up.is_empty()
     }
 
     pub fn clear_queue(&mut self) -> Queue {
@@ -369,7 +385,7 @@ impl Actor {
         self.forget_said();
         for item in self.queue.steer.drain(..).chain(self.queue.follow_up.drain(..)) {
             if let Some(key) = item.key {
-                self.keys.known.remove(&key);
+                self.keys.queued.remove(&key);
             }
         }
         if !taken.steer.is_empty() || !taken.follow_up.is_empty() {
@@ -385,7 +401,7 @@ impl Actor {
         let (said, waiters) = (std::mem::take(&mut work.said), std::mem::take(&mut work.waiters));
         for (order, _) in said {
             if let Some(key) = order.key {
-                self.keys.known.remove(&key);
+                self.keys.queued.remove(&key);
             }
         }
         for waiter in waiters {
@@ -427,53 +443,47 @@ impl Actor {
         }
     }
 
-    pub(super) fn key_done(&mut self, key: Option<String>, entry_id: &str) {
+    /// A text with a key waits no more: its entry has the key.
+    pub(super) fn key_done(&mut self, key: Option<&str>) {
         if let Some(key) = key {
-            self.keys.set(key, Key::Entry { entry_id: entry_id.to_owned() });
+            self.keys.queued.remove(key);
+        }
+    }
+
+    /// The same for a text that waited, and the run in which it was said at last.
+    fn key_said(&mut self, key: Option<&str>, run_id: &str) {
+        self.key_done(key);
+        if let Some(key) = key {
+            self.keys.said.push_back((key.to_owned(), run_id.to_owned()));
+            while self.keys.said.len() > MAX_SAID {
+                self.keys.said.pop_front();
+            }
         }
     }
 
     /// The entry that a call with this key made, if it was carried out before.
-    pub(super) fn entry_of_key(&mut self, key: &str) -> Option<String> {
+    pub(super) fn entry_of_key(&self, key: &str) -> Option<String> {
         match self.known_key(key)? {
-            Key::Entry { entry_id } => Some(entry_id),
+            Key::Entry(said) => Some(said.entry_id),
             Key::Queued { .. } => None,
         }
     }
 
-    fn known_key(&mut self, key: &str) -> Option<Key> {
-        if !self.keys.loaded {
-            self.keys.loaded = true;
-            self.load_keys();
+    fn known_key(&self, key: &str) -> Option<Key> {
+        if let Some(run_id) = self.keys.queued.get(key) {
+            return Some(Key::Queued { run_id: run_id.clone() });
         }
-        self.keys.known.get(key).cloned()
-    }
-
-    /// Keys that an earlier daemon carried out are in the newest entries.
-    fn load_keys(&mut self) {
-        let newest: Vec<Ix> = self.log.entries_before(self.log.end()).take(KEY_ENTRIES).map(|node| node.ix).collect();
-        for ix in newest.into_iter().rev() {
-            let Ok(entry) = self.log.entry(ix) else { continue };
-            if !entry.json().contains("\"idempotencyKey\"") {
-                continue;
-            }
-            let Ok(record) = entry.record() else { continue };
-            let key = match record.body {
-                Body::Message(body) => body.idempotency_key,
-                Body::CustomMessage(body) => body.idempotency_key,
-                Body::Custom(body) => body.idempotency_key,
-                _ => None,
-            };
-            if let Some(key) = key {
-                self.keys.set(key, Key::Entry { entry_id: record.id });
-            }
-        }
+        let entry_id = self.log.find_key(key).map(|ix| self.log.id(ix))?;
+        let run_id = self.keys.said.iter().rev().find(|(said, _)| said == key).map(|(_, run_id)| run_id.clone());
+        Some(Key::Entry(Said { entry_id, queued: run_id.is_some(), run_id }))
     }
 
     fn answer_again(&mut self, key: Key) -> Started {
         let (run_id, queued, entry_id) = match key {
             Key::Queued { run_id } => (run_id, true, None),
-            Key::Entry { entry_id } => (self.run_of_entry(&entry_id), false, Some(entry_id)),
+            Key::Entry(Said { entry_id, run_id, queued }) => {
+                (run_id.unwrap_or_else(|| run_id_of(&entry_id)), queued, Some(entry_id))
+            }
         };
         let mut result = PromptResult { run_id: run_id.clone(), queued, entry_id: entry_id.clone(), outcome: None };
         if self.run.as_ref().is_some_and(|run| run.id == run_id) {
@@ -483,17 +493,10 @@ impl Actor {
         Started { result, ended: None }
     }
 
-    /// The run in which a prompt was said: its own, or the one that goes on when it was queued for that.
-    fn run_of_entry(&self, entry_id: &str) -> String {
-        match &self.run {
-            Some(run) if run.said.iter().any(|id| id == entry_id) => run.id.clone(),
-            _ => run_id_of(entry_id),
-        }
-    }
-
     /// How a run of an earlier daemon ended, as far as the tree tells.
     fn outcome_from_tree(&self, entry_id: Option<&str>) -> RunOutcome {
-        crate::session::branch::outcome(&self.log, entry_id)
+        entry_id
+            .and_then(|id| crate::session::branch::outcome(&self.log, id))
             .unwrap_or_else(|| RunOutcome { leaf_id: self.tip_id(), ..crate::session::branch::interrupted() })
     }
 

@@ -6,17 +6,20 @@ use futures_util::future::FutureExt;
 use kli_protocol::api::{
     Approvals, EventBody, ModelRef, PromptResult, RunError, RunErrorKind, RunOutcome, RunStop, ToolSnapshot,
 };
-use kli_protocol::record::{AssistantMessage, Block, Body, Message, TextBlock, ThinkingBlock, ToolResultMessage};
+use kli_protocol::record::{AssistantMessage, Body, Message, ToolResultMessage};
 use kli_protocol::{ApiError, ErrorKind};
 use serde_json::Value;
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
 use super::host::ActorHost;
+use super::partial::Partial;
 use super::prompts::Started;
 use super::write::Draft;
 use super::{Actor, Ix};
 use crate::agent::{self, Outcome, RunEvent, RunOptions};
+use crate::context::Window;
+use crate::session::branch::RunMark;
 
 /// Runs whose outcome is remembered.
 const REMEMBERED: usize = 100;
@@ -38,15 +41,11 @@ pub(super) struct Run {
     pub tools: Vec<ToolSnapshot>,
     pub retrying: bool,
     pub compacting: bool,
-    /// Prompts that were said in it.
-    pub said: Vec<String>,
+    /// Its prompt.
+    entry_id: Option<String>,
+    /// Nothing more is taken in: what is said from now on starts another run.
+    pub closed: bool,
     waiters: Vec<oneshot::Sender<RunOutcome>>,
-}
-
-#[derive(Default)]
-pub(super) struct Partial {
-    pub message_id: Option<String>,
-    pub blocks: Vec<Block>,
 }
 
 /// How a run is to go.
@@ -77,7 +76,8 @@ impl Actor {
             tools: vec![],
             retrying: false,
             compacting: false,
-            said: start.entry_id.iter().cloned().collect(),
+            entry_id: start.entry_id.clone(),
+            closed: false,
             waiters: vec![waiter],
         });
         self.publish(EventBody::RunStart { entry_id: start.entry_id });
@@ -101,8 +101,12 @@ impl Actor {
     }
 
     pub(super) fn run_ended(&mut self, outcome: Outcome) {
-        let Some(mut run) = self.run.take() else { return };
-        self.resolve_approvals_as_aborted(&run.id);
+        // Still of the run, before its end is told.
+        let Some(run_id) = self.run.as_ref().map(|run| run.id.clone()) else { return };
+        self.resolve_approvals_as_aborted(&run_id);
+        self.write_ended_shells();
+        self.note_end(&run_id, &outcome);
+        let Some(run) = self.run.take() else { return };
         let outcome = RunOutcome {
             stop_reason: outcome.stop,
             text: outcome.text,
@@ -110,22 +114,38 @@ impl Actor {
             error: outcome.error,
             usage: outcome.usage,
         };
-        let run_id = run.id.clone();
         self.finished.push_back((run.id, outcome.clone()));
         while self.finished.len() > REMEMBERED {
             self.finished.pop_front();
         }
-        self.write_ended_shells();
         self.publish_for(
             Some(run_id),
             EventBody::RunEnd { stop_reason: outcome.stop_reason, error: outcome.error.clone(), usage: outcome.usage },
         );
         self.refresh_branch();
         self.refresh_status();
-        for waiter in run.waiters.drain(..) {
+        for waiter in run.waiters {
             let _ = waiter.send(outcome.clone());
         }
         self.take_deferred();
+    }
+
+    /// A run that ended where a crash could have cut it off says so in the file, or it would be taken for that.
+    fn note_end(&mut self, run_id: &str, outcome: &Outcome) {
+        if !self.with_window(Window::is_unfinished).unwrap_or_default() {
+            return;
+        }
+        let mark = RunMark { run_id: run_id.into(), stop_reason: Some(outcome.stop), error: outcome.error.clone() };
+        if let Err(error) = self.append(vec![mark.body().into()]) {
+            tracing::warn!(session = %self.id, error = %error.message, "the end of a run is not in its file");
+        }
+    }
+
+    /// The run is over but for its last words.
+    pub(super) fn close_run(&mut self) {
+        if let Some(run) = &mut self.run {
+            run.closed = true;
+        }
     }
 
     /// Answers when the run that goes on has ended.
@@ -149,9 +169,9 @@ impl Actor {
 
     /// The run by its id, or the one that goes on, or the last one; none when there never was one.
     pub fn wait_run(&mut self, run_id: Option<&str>) -> Option<Started> {
-        let current = self.run.as_ref().map(|run| run.id.clone());
-        if current.is_some() && run_id.is_none_or(|id| current.as_deref() == Some(id)) {
-            let result = PromptResult { run_id: current.unwrap_or_default(), ..PromptResult::default() };
+        if let Some(run) = self.run.as_ref().filter(|run| run_id.is_none_or(|id| run.id == id)) {
+            let (run_id, entry_id) = (run.id.clone(), run.entry_id.clone());
+            let result = PromptResult { run_id, entry_id, ..PromptResult::default() };
             return Some(Started { result, ended: self.when_run_ends() });
         }
         let (run_id, outcome) = match run_id {
@@ -169,31 +189,31 @@ impl Actor {
     /// A run of an earlier daemon, which the tree remembers by its prompt.
     fn outcome_of_earlier(&self, run_id: &str) -> Option<RunOutcome> {
         let entry_id = run_id.strip_prefix("run_")?;
-        self.log.find(entry_id).ok()?;
-        crate::session::branch::outcome(&self.log, Some(entry_id))
+        crate::session::branch::outcome(&self.log, entry_id)
     }
 
     fn last_earlier_run(&self) -> Option<(String, RunOutcome)> {
         let prompt = crate::session::branch::last_prompt(&self.log, self.log.leaf())?;
         let id = self.log.id(prompt);
-        let outcome = crate::session::branch::outcome(&self.log, Some(&id))?;
+        let outcome = crate::session::branch::outcome(&self.log, &id)?;
         Some((super::prompts::run_id_of(&id), outcome))
     }
 
     pub fn continue_run(&mut self) -> Result<Started, ApiError> {
         self.check_quiet()?;
         self.check_writable()?;
-        if self.log.leaf().is_none() {
+        let answered = self.with_window(Window::is_answered).map_err(crate::session::api_error)?;
+        if self.log.leaf().is_none() || (answered && !self.anything_queued()) {
             return Err(ApiError::new(ErrorKind::InvalidEntry, "There is nothing to continue: prompt it instead."));
         }
         let model = self.branch.model.clone();
         self.deps.models().find(&model.provider, &model.model_id)?;
-        let drafts = self.open_call_drafts()?;
-        if !drafts.is_empty() {
-            self.append(drafts)?;
-        }
-        self.deps.store.set_last(&self.log);
         let run_id = crate::clock::short_id(self.deps.clock.as_ref(), "run");
+        let mut drafts = self.open_call_drafts()?;
+        let mark = RunMark { run_id: run_id.clone(), stop_reason: None, error: None };
+        drafts.push(mark.body().into());
+        self.append(drafts)?;
+        self.deps.store.set_last(&self.log);
         let ended = self.start_run(RunStart {
             run_id: run_id.clone(),
             entry_id: None,
@@ -265,7 +285,7 @@ impl Actor {
             RunEvent::TurnStart => EventBody::TurnStart {},
             RunEvent::TurnEnd { usage } => EventBody::TurnEnd { usage, context: context.unwrap_or_default() },
             RunEvent::MessageStart { message_id } => {
-                run.partial = Partial { message_id: Some(message_id.clone()), blocks: vec![] };
+                run.partial = Partial::new(message_id.clone());
                 run.retrying = false;
                 EventBody::MessageStart { message_id }
             }
@@ -282,6 +302,7 @@ impl Actor {
                 EventBody::ThinkingDelta { message_id, index, delta }
             }
             RunEvent::ToolCall { index, id, name, delta } => {
+                run.partial.call(index, &id, &name, &delta);
                 EventBody::ToolCallDelta { message_id, index, tool_call_id: id, tool_name: name, delta }
             }
             RunEvent::Retry { attempt, max_attempts, delay_ms, reason } => {
@@ -342,24 +363,6 @@ impl Actor {
             run.tools.retain(|t| t.tool_call_id != call_id);
         }
         Ok(())
-    }
-}
-
-impl Partial {
-    fn text(&mut self, index: u32, delta: &str) {
-        match self.blocks.get_mut(index as usize) {
-            Some(Block::Text(block)) => block.text.push_str(delta),
-            _ => self.blocks.push(Block::Text(TextBlock { text: delta.to_owned(), text_signature: None })),
-        }
-    }
-
-    fn thinking(&mut self, index: u32, delta: &str) {
-        match self.blocks.get_mut(index as usize) {
-            Some(Block::Thinking(block)) => block.thinking.push_str(delta),
-            _ => {
-                self.blocks.push(Block::Thinking(ThinkingBlock { thinking: delta.to_owned(), ..Default::default() }));
-            }
-        }
     }
 }
 

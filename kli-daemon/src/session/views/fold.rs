@@ -21,6 +21,8 @@ pub(super) struct Shown {
 }
 
 pub(super) struct Fold {
+    /// Nodes stand for runs.
+    folds: bool,
     /// Newest first.
     shown: Vec<Shown>,
     parents: HashMap<Ix, Ix>,
@@ -58,7 +60,7 @@ impl Fold {
         }
         let mut shown = runs;
         shown.reverse();
-        Fold { shown, parents, children }
+        Fold { folds: view == TreeView::Branches, shown, parents, children }
     }
 
     pub fn shown_before(&self, before: Ix) -> impl Iterator<Item = Shown> + '_ {
@@ -71,7 +73,7 @@ impl Fold {
         node.parent_id = self.parents.get(&shown.ix).map(|p| log.id(*p));
         node.child_count = children.len() as u64;
         node.children = children.iter().take(MAX_CHILDREN).map(|c| log.id(*c)).collect();
-        if shown.count > 1 {
+        if self.folds {
             node.last_id = Some(log.id(shown.last));
             node.count = Some(shown.count);
         }
