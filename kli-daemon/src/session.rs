@@ -111,6 +111,14 @@ impl Deps {
         Places { config_dir: self.config_dir.clone(), home: self.home.clone(), work_dir: Some(work_dir.to_owned()) }
     }
 
+    /// What of a directory's own would count, were it trusted; nothing once a person has said whether it is.
+    pub fn untrusted(&self, work_dir: &Path) -> Vec<String> {
+        match self.trust.is_known(work_dir) {
+            true => vec![],
+            false => crate::workspace::own_files(work_dir).iter().map(|p| p.to_string_lossy().into_owned()).collect(),
+        }
+    }
+
     pub fn settings(&self) -> Arc<Settings> {
         self.settings.borrow().clone()
     }

@@ -181,8 +181,10 @@ impl Actor {
             tokens_before: made.compaction.tokens_before,
             tokens_after: made.tokens_after,
         };
-        let draft = Draft { id: Some(id.clone()), body: Body::Compaction(made.compaction) };
-        match self.write(vec![draft]) {
+        // Calls that a crash left open are answered in front of it, as in front of any other entry.
+        let mut drafts = if self.run.is_none() { self.open_call_drafts()? } else { vec![] };
+        drafts.push(Draft { id: Some(id.clone()), body: Body::Compaction(made.compaction) });
+        match self.write(drafts) {
             Ok(written) => {
                 self.tell(written);
                 self.publish(EventBody::CompactionEnd { entry_id: Some(id), error: None });

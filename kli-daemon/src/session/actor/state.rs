@@ -59,6 +59,7 @@ impl Actor {
             options: self.branch.options.clone(),
             mode: self.mode,
             trusted: self.deps.trust.is_trusted(std::path::Path::new(&self.work_dir())),
+            untrusted: self.deps.untrusted(std::path::Path::new(&self.work_dir())),
             interrupted: self.run.is_none()
                 && self.work.is_none()
                 && self.with_window(Window::is_unfinished).unwrap_or_default()
