@@ -316,10 +316,7 @@ impl Index {
     /// Looks at where these ids would be, all at once, so that the memory is near when they are pushed: one after
     /// another each would wait for it.
     pub fn fetch<'a>(&self, ids: impl Iterator<Item = &'a str>) {
-        let touched = ids.fold(0u32, |sum, id| {
-            let near = self.ids.first(Id::of(id).hash()).and_then(|n| self.rows.get(n as usize));
-            sum.wrapping_add(near.map_or(0, |row| row.id))
-        });
+        let touched = ids.fold(0u32, |sum, id| sum.wrapping_add(self.ids.first(Id::of(id).hash()).unwrap_or(0)));
         std::hint::black_box(touched);
     }
 

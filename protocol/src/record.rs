@@ -6,6 +6,7 @@
 //! Bytes once written are never printed again: what a client gets is the line itself, see [`Entry`].
 
 mod message;
+mod quick;
 
 pub use message::*;
 
@@ -391,7 +392,10 @@ impl Record {
 
     /// Reads one line. Only what is no JSON object, or has no string `type` and `id`, is an error.
     pub fn parse(line: &str) -> Result<Record, serde_json::Error> {
-        serde_json::from_str(line)
+        match quick::message(line) {
+            Some(record) => Ok(record),
+            None => serde_json::from_str(line),
+        }
     }
 
     /// The line without its LF.

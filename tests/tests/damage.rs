@@ -169,3 +169,69 @@ fn cut_anywhere_at_its_end() {
     }
     server.assert_valid();
 }
+
+/// A file that was away, too short or another for a while: nothing is written until a person opens the session again;
+/// then it goes on, also for those who follow it.
+#[test]
+fn a_lost_file_goes_on_once_it_is_opened_again() {
+    let kli_tests::Place { server, daemon, work_dir } = kli_tests::Place::with([]);
+    for fault in ["gone", "shrank", "replaced"] {
+        let mut session = Session::create(&daemon, work_dir.path());
+        session.ask("one");
+        session.subscribe();
+        let (path, leaf) = (session.path(), session.leaf());
+        let bytes = std::fs::read(&path).unwrap();
+        match fault {
+            "gone" => std::fs::remove_file(&path).unwrap(),
+            "shrank" => std::fs::write(&path, &bytes[..bytes.len() - 10]).unwrap(),
+            _ => {
+                let copy = path.with_extension("copy");
+                std::fs::write(&copy, &bytes).unwrap();
+                std::fs::rename(copy, &path).unwrap();
+            }
+        }
+        assert_eq!(session.error("prompt", json!({ "text": "two" })).kind(), "storeFailed", "{fault}");
+        assert_eq!(session.error("prompt", json!({ "text": "two" })).kind(), "sessionReadOnly", "{fault}");
+        assert_eq!((session.leaf(), session.state()["readOnly"].clone()), (leaf.clone(), json!(true)), "{fault}");
+        if fault == "gone" {
+            assert!(!path.exists());
+            assert_eq!(session.error("openSession", json!({})).kind(), "sessionNotFound");
+        }
+        std::fs::write(&path, &bytes).unwrap();
+        let seen = session.client.events().len();
+        assert_eq!(session.call("openSession", json!({}))["readOnly"], false, "{fault}");
+        if fault != "gone" {
+            session.client.until_after(seen, |event| event.kind() == "sessionInfoChanged");
+        }
+        assert_eq!(session.leaf(), leaf, "{fault}");
+        session.ask("three");
+        if fault != "gone" {
+            session.client.until_after(seen, |event| event.kind() == "runEnd");
+        }
+        assert!(fixtures::records(&path).len() > 5, "{fault}");
+    }
+    server.assert_valid();
+}
+
+/// A limit on the size of files is like a full disk: the call fails, whole lines stay, and later saving goes on.
+#[test]
+fn a_limit_on_file_sizes_costs_the_entry_and_nothing_else() {
+    use rustix::process::{Pid, Resource, Rlimit, prlimit};
+    let kli_tests::Place { server, daemon, work_dir } = kli_tests::Place::with([]);
+    let mut session = Session::create(&daemon, work_dir.path());
+    session.ask("one");
+    let path = session.path();
+    let pid = Pid::from_raw(i32::try_from(daemon.pid()).unwrap());
+    for room in [0, 1, 40] {
+        let before = std::fs::read(&path).unwrap();
+        let current = Some(before.len() as u64 + room);
+        prlimit(pid, Resource::Fsize, Rlimit { current, maximum: None }).unwrap();
+        assert_eq!(session.error("prompt", json!({ "text": "too much" })).kind(), "storeFailed");
+        assert!(std::fs::read(&path).unwrap() == before, "{room}");
+        prlimit(pid, Resource::Fsize, Rlimit { current: None, maximum: None }).unwrap();
+        session.ask("again");
+        assert!(std::fs::read(&path).unwrap().starts_with(&before));
+    }
+    fixtures::records(&path);
+    server.assert_valid();
+}

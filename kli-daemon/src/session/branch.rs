@@ -16,6 +16,11 @@ use crate::provider::{Provider, Request};
 use crate::store::{Ix, Log, Result, Role};
 use crate::tool::Tool;
 
+/// In bytes of its lines: more than the largest windows hold.
+const LONG: u64 = 8 << 20;
+/// Of a line, about.
+const BYTES_PER_TOKEN: u64 = 5;
+
 /// A record on the way from its branch's last appended entry that is farther than this is read anew.
 const MAX_CATCH_UP: usize = 4096;
 
@@ -52,6 +57,8 @@ pub(super) fn settings(
 #[derive(Default)]
 pub(super) struct Cache {
     known: Option<(Option<Ix>, Window)>,
+    /// Of the last branch that was asked for: bytes since its last compaction.
+    bytes: Option<(Option<Ix>, u64)>,
 }
 
 impl Cache {
@@ -69,6 +76,28 @@ impl Cache {
         }
     }
 
+    /// The tokens of a branch that has grown so long without a compaction that it is not read only to count them; none
+    /// of any other.
+    pub fn rough_tokens(&mut self, log: &Log, tip: Option<Ix>, model: &ModelInfo) -> Option<u64> {
+        if matches!(&self.known, Some((at, _)) if *at == tip) {
+            return None;
+        }
+        let known = self.bytes.filter(|(at, _)| *at == tip).map(|(_, bytes)| bytes);
+        let bytes = known.unwrap_or_else(|| {
+            let since = log.up(tip).take_while(|node| node.kind != Kind::Compaction);
+            since.map(|node| u64::from(node.len)).sum()
+        });
+        self.bytes = Some((tip, bytes));
+        if bytes <= LONG {
+            return None;
+        }
+        let rough = bytes / BYTES_PER_TOKEN;
+        let end = self.look_at_end(log, tip, |end| messages(end, model)).ok()?;
+        let reported = end.anchor.map(|_| end.tokens(0));
+        // What was reported of a part of it is no measure.
+        Some(reported.filter(|tokens| tokens.saturating_mul(2) > rough).unwrap_or(rough))
+    }
+
     /// Looks at the end of the branch: at least from the last reply on whose usage was reported. Where the window is
     /// not known that is read alone, and not the whole of a branch that was never compacted.
     pub fn look_at_end<R>(&mut self, log: &Log, tip: Option<Ix>, look: impl FnOnce(&Window) -> R) -> Result<R> {
@@ -84,7 +113,7 @@ impl Cache {
 }
 
 pub(super) fn item(log: &Log, ix: Ix) -> Result<Arc<Item>> {
-    Ok(Arc::new(Item::of(&log.record(ix)?)))
+    Ok(Arc::new(Item::from(log.record(ix)?)))
 }
 
 /// Adds what was appended after `at`. False: the branch is another one, or too far ahead.

@@ -2,6 +2,8 @@
 
 mod fold;
 mod pages;
+#[cfg(test)]
+mod tests;
 
 use kli_protocol::ApiError;
 use kli_protocol::api::{

@@ -479,7 +479,8 @@ struct Ends<'a> {
 
 impl Medium for Ends<'_> {
     fn size(&self) -> Result<u64, Lost> {
-        self.disk.size()
+        let size = self.disk.size()?;
+        Ok(if self.extent == Extent::Ends { size.min(WINDOW) } else { size })
     }
 
     fn room(&self, _: u64) -> super::Result<()> {

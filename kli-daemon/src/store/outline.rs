@@ -3,7 +3,7 @@
 use kli_protocol::record::Kind;
 
 use super::log::Log;
-use super::{Ix, Node, Role};
+use super::{Ix, Role};
 use crate::tree::NONE;
 
 /// Rows that are taken under one lock.
@@ -36,11 +36,8 @@ impl Outline {
 
     fn new(log: &Log) -> Outline {
         let forward = log.chain().any(|log| log.read().index.has_forward_links());
-        // For an order of parents first, where records lie before theirs.
-        let mut depths = Vec::new();
-        let mut outline = Outline::shared(log, &mut depths);
+        let (mut outline, mut depths) = Outline::shared(log, forward);
         let end = log.end().0;
-        outline.spots.reserve_exact(end.saturating_sub(log.start) as usize);
         let mut next = log.start;
         while next < end {
             let state = log.read();
@@ -63,30 +60,33 @@ impl Outline {
     }
 
     /// The shared branch alone. It is a chain, so that no row above need be asked for.
-    fn shared(log: &Log, depths: &mut Vec<u32>) -> Outline {
-        let branch = log.base.as_ref().map(|base| base.entry);
-        let mut chain: Vec<(Node, u32, u32)> = log.up(branch).map(|node| (node, NONE, 0)).collect();
-        chain.reverse();
+    ///
+    /// `forward`: records may lie before their parents; then their depths come too, for an order of parents first.
+    fn shared(log: &Log, forward: bool) -> (Outline, Vec<u32>) {
+        let mut chain = shared_branch(log);
+        let mut outline = Outline { shared: Vec::new(), start: log.start, spots: Vec::new(), order: None };
         let mut above = NONE;
-        for (number, (node, parent, depth)) in chain.iter_mut().enumerate() {
-            (*parent, *depth) = (above, number as u32 + 1);
-            if !node.kind.is_mark() {
-                above = node.ix.0;
+        for link in &mut chain {
+            link.parent = above;
+            if !link.kind.is_mark() {
+                above = link.ix;
             }
         }
-        if chain.windows(2).any(|pair| matches!(pair, [(a, ..), (b, ..)] if a.ix > b.ix)) {
-            chain.sort_unstable_by_key(|(node, ..)| node.ix);
+        let mut depths: Vec<u32> = Vec::new();
+        if forward {
+            depths.extend(1..=chain.len() as u32);
+            depths.sort_by_key(|depth| chain.get(*depth as usize - 1).map(|link| link.ix));
+            chain.sort_unstable_by_key(|link| link.ix);
         }
-        let mut outline = Outline { shared: Vec::new(), start: log.start, spots: Vec::new(), order: None };
-        outline.shared = chain.iter().map(|(node, ..)| node.ix.0).collect();
-        for (number, (node, parent, depth)) in chain.iter().enumerate() {
-            let near = number.checked_sub(1).filter(|near| outline.shared.get(*near) == Some(parent));
-            let place = near.map(|near| near as u32).or_else(|| outline.place(Ix(*parent)));
+        outline.shared = chain.iter().map(|link| link.ix).collect();
+        outline.spots.reserve_exact(chain.len() + log.end().0.saturating_sub(log.start) as usize);
+        for (number, link) in chain.iter().enumerate() {
+            let near = number.checked_sub(1).filter(|near| outline.shared.get(*near) == Some(&link.parent));
+            let place = near.map(|near| near as u32).or_else(|| outline.place(Ix(link.parent)));
             let parent = place.unwrap_or(Self::NOWHERE);
-            outline.spots.push(Spot { parent, kind: node.kind, role: node.role });
-            depths.push(*depth);
+            outline.spots.push(Spot { parent, kind: link.kind, role: link.role });
         }
-        outline
+        (outline, depths)
     }
 
     /// Where a record is; none: the session does not show it.
@@ -133,6 +133,36 @@ impl Outline {
     pub fn is_in_file_order(&self) -> bool {
         self.order.is_none()
     }
+}
+
+struct Link {
+    ix: u32,
+    parent: u32,
+    kind: Kind,
+    role: Option<Role>,
+}
+
+/// Root → the entry where the fork was made, marks included.
+fn shared_branch(log: &Log) -> Vec<Link> {
+    let mut chain = Vec::new();
+    let Some(base) = &log.base else { return chain };
+    chain.reserve_exact(log.depth(base.entry) as usize);
+    let mut next = base.entry.0;
+    while next != NONE {
+        let before = chain.len();
+        let state = log.owner(next).read();
+        while chain.len() - before < ROWS as usize
+            && let Some(row) = state.index.row(next)
+        {
+            chain.push(Link { ix: next, parent: NONE, kind: row.kind(), role: row.role() });
+            next = row.parent;
+        }
+        if chain.len() == before {
+            break;
+        }
+    }
+    chain.reverse();
+    chain
 }
 
 impl Log {

@@ -12,7 +12,7 @@ use kli_protocol::record::{Header, HeaderKind, KLI_SESSION_VERSION, SESSION_VERS
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use lines::{Block, Line, THREADED, blocks, first_line};
+use lines::{Line, Piece, THREADED, first_line, pieces};
 
 use super::medium::Medium;
 use super::{Result, StoreError};
@@ -165,9 +165,9 @@ pub fn records(
 ) -> io::Result<Vec<Ix>> {
     let mut taken = Vec::new();
     let size = source.medium.size().unwrap_or_default();
-    blocks(source.medium, progress.covered, |block| {
+    pieces(source.medium, progress.covered, |piece| {
         let mut reader = Reader { source, index, above, progress, warnings, taken: &mut taken };
-        reader.take_all(block, size)
+        reader.take_all(piece, size)
     })?;
     Ok(taken)
 }
@@ -182,40 +182,34 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    fn take_all(&mut self, block: &Block, size: u64) -> ControlFlow<()> {
-        let read: Vec<Option<Result<line::Line<'_>, NoRecord>>> = match self.source.shape {
+    fn take_all(&mut self, piece: &Piece, size: u64) -> ControlFlow<()> {
+        let read: Vec<Result<line::Line<'_>, NoRecord>> = match self.source.shape {
             Shape::V1 => Vec::new(),
-            Shape::V2 | Shape::V3 => {
-                let bytes = |line: &Line| block.bytes().get(line.text.clone()).unwrap_or_default();
-                block.lines.iter().map(|line| line.object.then(|| line::read_object(bytes(line)))).collect()
-            }
+            Shape::V2 | Shape::V3 => piece.lines.iter().map(|line| read_line(piece, line)).collect(),
         };
         if size > THREADED {
-            let lines = block.lines.len().max(1) as u64;
-            let left = size.saturating_sub(block.offset) / (block.used.len() as u64 / lines).max(1);
             // Once it is known how long lines are here: the table is made in its size.
-            if self.index.is_empty() {
-                self.index.reserve(left as usize);
+            if let Some(first) = piece.lines.first().filter(|_| self.index.is_empty()) {
+                let length = (piece.len() / piece.lines.len() as u64).max(1);
+                self.index.reserve((size.saturating_sub(first.offset) / length) as usize);
             }
-            self.index.fetch(read.iter().flatten().flatten().map(|line| &*line.id));
+            self.index.fetch(read.iter().flatten().map(|line| &*line.id));
         }
         let mut read = read.into_iter();
-        for line in &block.lines {
-            if self.take(block, line, read.next().flatten()).is_break() {
+        for line in &piece.lines {
+            if self.take(piece, line, read.next()).is_break() {
                 return ControlFlow::Break(());
             }
         }
         ControlFlow::Continue(())
     }
 
-    fn take(&mut self, block: &Block, line: &Line, read: Option<Result<line::Line<'_>, NoRecord>>) -> ControlFlow<()> {
+    fn take(&mut self, piece: &Piece, line: &Line, read: Option<Result<line::Line<'_>, NoRecord>>) -> ControlFlow<()> {
         self.progress.lines = self.progress.lines.saturating_add(1);
-        let offset = block.offset + line.text.start as u64;
-        let end = block.offset + line.end as u64;
-        let bytes = block.bytes().get(line.text.clone()).unwrap_or_default();
-        if !line.closed && !line.object {
+        let (offset, bytes) = (line.offset, piece.text(line));
+        if !line.closed && !line.checked.object {
             if bytes.is_empty() {
-                self.progress.covered = end;
+                self.progress.covered = line.end;
                 self.progress.tail = Tail::Unclosed;
             } else {
                 self.progress.tail = Tail::Torn;
@@ -223,10 +217,10 @@ impl Reader<'_> {
             }
             return ControlFlow::Break(());
         }
-        self.progress.covered = end;
+        self.progress.covered = line.end;
         self.progress.tail = if line.closed { Tail::Clean } else { Tail::Unclosed };
         let read = match self.source.shape {
-            _ if !line.object => Err(NoRecord::Damaged),
+            _ if !line.checked.object => Err(NoRecord::Damaged),
             // The header is line 1.
             Shape::V1 => {
                 let id = format!("{:08x}", self.progress.lines + 1);
@@ -263,6 +257,13 @@ impl Reader<'_> {
 
     fn warn(&mut self, kind: &str, what: &str, offset: u64) {
         self.warnings.add(kind, format!("{what} at byte {offset}"), self.source.path, Some(offset));
+    }
+}
+
+fn read_line<'a>(piece: &'a Piece, line: &Line) -> Result<line::Line<'a>, NoRecord> {
+    match line.checked.object {
+        true => line::read_checked(piece.text(line), line.checked.quick.as_ref()),
+        false => Err(NoRecord::Damaged),
     }
 }
 

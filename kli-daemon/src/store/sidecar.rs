@@ -28,7 +28,7 @@ use crate::tree::{Index, Loaded, Parts, Rest, Slab};
 /// Of a smaller file a scan is as fast.
 pub const ABOVE: u64 = 1 << 20;
 
-const MAGIC: [u8; 8] = *b"kli-idx1";
+const MAGIC: [u8; 8] = *b"kli-idx2";
 /// Parts begin at multiples of this, so that rows can be used where they are mapped.
 const ALIGN: u64 = 4096;
 

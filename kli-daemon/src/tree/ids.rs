@@ -98,7 +98,8 @@ pub fn stored(buffer: &[u8], at: u32) -> &str {
     read().unwrap_or_default()
 }
 
-/// Open addressing over row numbers; a slot holds the number + 1.
+/// Open addressing over row numbers. A slot holds the number + 1, and above it what of the hash does not say where the
+/// slot is: rows of other ids are hardly ever looked at, which lie far apart.
 #[derive(Clone, Debug, Default)]
 pub struct IdTable {
     slots: Slab<u32>,
@@ -118,13 +119,22 @@ impl IdTable {
         self.slots.bytes()
     }
 
+    /// The bits of a slot that are a number: as many as say where a slot is, since there are more slots than numbers.
+    fn bits(&self) -> u32 {
+        self.slots.len().trailing_zeros()
+    }
+
     /// The row number among those of this hash for which `is` holds.
+    #[inline]
     pub fn find(&self, hash: u32, is: impl Fn(u32) -> bool) -> Option<u32> {
         let mask = self.slots.len().checked_sub(1)?;
+        let bits = self.bits();
+        let tag = hash.checked_shr(bits).unwrap_or(0);
         let mut at = hash as usize & mask;
         loop {
-            let number = self.slots.get(at)?.checked_sub(1)?;
-            if is(number) {
+            let slot = *self.slots.get(at)?;
+            let number = (slot & mask as u32).checked_sub(1)?;
+            if slot.checked_shr(bits).unwrap_or(0) == tag && is(number) {
                 return Some(number);
             }
             at = (at + 1) & mask;
@@ -134,7 +144,7 @@ impl IdTable {
     /// What lies in the first slot of this hash.
     pub fn first(&self, hash: u32) -> Option<u32> {
         let mask = self.slots.len().checked_sub(1)?;
-        self.slots.get(hash as usize & mask)?.checked_sub(1)
+        self.slots.get(hash as usize & mask).copied()
     }
 
     /// Makes room for so many rows in all.
@@ -146,9 +156,11 @@ impl IdTable {
     }
 
     fn grow(&mut self, slots: usize, hash_of: impl Fn(u32) -> u32) {
+        let mask = self.slots.len().saturating_sub(1) as u32;
         let old = std::mem::replace(&mut self.slots, vec![0; slots].into());
         for slot in old.iter().filter(|slot| **slot != 0) {
-            self.put(hash_of(slot - 1), *slot);
+            let number = (slot & mask).saturating_sub(1);
+            self.put(hash_of(number), number);
         }
     }
 
@@ -157,16 +169,17 @@ impl IdTable {
         if (self.used + 1) * 4 > self.slots.len() * 3 {
             self.grow((self.slots.len() * 2).max(8), hash_of);
         }
-        self.put(hash, number + 1);
+        self.put(hash, number);
         self.used += 1;
     }
 
-    fn put(&mut self, hash: u32, slot: u32) {
+    fn put(&mut self, hash: u32, number: u32) {
         let Some(mask) = self.slots.len().checked_sub(1) else { return };
+        let tag = hash.checked_shr(self.bits()).unwrap_or(0).checked_shl(self.bits()).unwrap_or(0);
         let mut at = hash as usize & mask;
         while let Some(there) = self.slots.get_mut(at) {
             if *there == 0 {
-                *there = slot;
+                *there = tag | (number + 1);
                 return;
             }
             at = (at + 1) & mask;
@@ -175,5 +188,28 @@ impl IdTable {
 
     pub fn bytes(&self) -> usize {
         self.slots.len() * 4
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every number is found by its hash, whatever else has the same one, at any size.
+    #[test]
+    fn a_table_finds_what_was_put_in() {
+        for few in [1u32, 7, u32::MAX] {
+            let mut table = IdTable::default();
+            let hash = |number: u32| Id::Hex(number % few).hash();
+            for number in 0..3_000 {
+                table.insert(hash(number), number, hash);
+                for old in [0, number / 2, number] {
+                    assert_eq!(table.find(hash(old), |n| n == old), Some(old), "{few} {number}");
+                }
+                assert_eq!(table.find(hash(number), |_| false), None);
+            }
+            let stored = IdTable::load(table.slots.iter().copied().collect::<Vec<_>>().into(), 3_000);
+            assert_eq!(stored.find(hash(77), |n| n == 77), Some(77));
+        }
     }
 }

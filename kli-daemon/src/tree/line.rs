@@ -4,6 +4,7 @@
 //! order: these are taken by hand. Any other order goes through serde.
 
 use std::borrow::Cow;
+use std::ops::Range;
 use std::sync::LazyLock;
 
 use kli_protocol::record::{Body, ContextEdit, Cost, Kind, Label, Record, SessionInfoRecord, Usage};
@@ -49,23 +50,82 @@ pub enum NoRecord {
 
 /// Reads a line; `bytes` is without white space around it.
 pub fn read(bytes: &[u8]) -> Result<Line<'_>, NoRecord> {
-    match json::is_object(bytes) {
-        true => read_object(bytes),
-        false => Err(NoRecord::Damaged),
+    match Checked::of(bytes) {
+        Checked { object: true, quick } => read_checked(bytes, quick.as_ref()),
+        _ => Err(NoRecord::Damaged),
     }
 }
 
 /// As `read`, of bytes that were found to be a JSON object.
-pub fn read_object(bytes: &[u8]) -> Result<Line<'_>, NoRecord> {
-    match quick(bytes) {
+pub fn read_checked<'a>(bytes: &'a [u8], quick: Option<&Quick>) -> Result<Line<'a>, NoRecord> {
+    match quick.and_then(|quick| quick.line(bytes)) {
         Some(line) => Ok(line),
         None => slow(bytes),
     }
 }
 
+/// What a look at a line without its index gives: any thread may take it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Checked {
+    /// It is one JSON object and nothing else.
+    pub object: bool,
+    /// None: a line of another program, or one whose fields lie elsewhere.
+    pub quick: Option<Quick>,
+}
+
+impl Checked {
+    pub fn of(bytes: &[u8]) -> Checked {
+        let bare = json::Bare::of(bytes);
+        if !bare.is_text {
+            return Checked::default();
+        }
+        // What was taken by hand need not be checked again, unless it could hide a control character.
+        match quick(bytes).filter(|_| !bare.controls) {
+            Some(quick) => {
+                let object = json::ends_object(bytes, quick.at as usize, quick.depth);
+                Checked { object, quick: Some(quick).filter(|_| object) }
+            }
+            None => Checked { object: json::is_object(bytes), quick: None },
+        }
+    }
+}
+
+/// A line whose fields lie where we and pi write them; strings by where they lie in it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Quick {
+    kind: Kind,
+    role: Option<Role>,
+    id: Range<u32>,
+    parent: Option<Range<u32>>,
+    timestamp: Range<u32>,
+    usage: Option<Usage>,
+    key: Option<String>,
+    /// Up to here, with so many objects open, it was taken by hand.
+    at: u32,
+    depth: usize,
+}
+
+impl Quick {
+    fn line<'a>(&self, bytes: &'a [u8]) -> Option<Line<'a>> {
+        let text = |range: &Range<u32>| {
+            let bytes = bytes.get(range.start as usize..range.end as usize)?;
+            std::str::from_utf8(bytes).ok().map(Cow::Borrowed)
+        };
+        Some(Line {
+            kind: self.kind,
+            role: self.role,
+            id: text(&self.id)?,
+            parent: self.parent.as_ref().and_then(text),
+            timestamp: text(&self.timestamp)?,
+            key: self.key.clone(),
+            says: self.usage.map_or(Says::Nothing, Says::Usage),
+        })
+    }
+}
+
 /// What a line of pi's first format says (a JSON object), whose id and parent are where it lies.
 pub fn read_v1(bytes: &[u8], id: String, parent: Option<String>) -> Result<Line<'_>, NoRecord> {
-    match read_object(bytes) {
+    match slow(bytes) {
         Err(NoRecord::NoId) => {
             let mut fields = object(bytes)?;
             fields.insert("id".into(), id.into());
@@ -76,11 +136,11 @@ pub fn read_v1(bytes: &[u8], id: String, parent: Option<String>) -> Result<Line<
     }
 }
 
-fn quick(line: &[u8]) -> Option<Line<'_>> {
-    let mut at = Cursor { rest: line };
+fn quick(line: &[u8]) -> Option<Quick> {
+    let mut at = Cursor { line, at: 0 };
     at.expect(b"{\"type\":\"")?;
     let name = at.string()?;
-    let kind = match (Kind::of_type(name), name) {
+    let kind = match (Kind::of_type(at.text(&name)?), at.text(&name)?) {
         (Kind::Unknown, "session" | "kli_session" | "") => return None,
         // What these say lies anywhere in the line, and they are few.
         (Kind::Label | Kind::SessionInfo | Kind::Usage, _) => return None,
@@ -99,68 +159,76 @@ fn quick(line: &[u8]) -> Option<Line<'_>> {
     };
     at.expect(b",\"timestamp\":\"")?;
     let timestamp = at.string()?;
-    let role = match kind {
+    let (role, depth) = match kind {
         Kind::Message => {
             at.expect(b",\"message\":{\"role\":\"")?;
-            Some(role(at.string()?))
+            let name = at.string()?;
+            (Some(role(at.text(&name)?)), 2)
         }
-        _ => None,
+        _ => (None, 1),
     };
-    let says = match role {
-        Some(Role::Assistant) => usage_at_end(at.rest).map_or_else(|| slow_usage(line), Says::Usage),
-        _ => Says::Nothing,
+    let end = at.at;
+    let usage = match role {
+        Some(Role::Assistant) => match usage_at_end(line.get(end..)?) {
+            Some(usage) => Some(usage),
+            None => slow_usage(line),
+        },
+        _ => None,
     };
     let key = match kind {
         Kind::Message | Kind::Custom | Kind::CustomMessage => idempotency_key(line),
         _ => None,
     };
-    Some(Line {
-        kind,
-        role,
-        id: Cow::Borrowed(id),
-        parent: parent.filter(|id| !id.is_empty()).map(Cow::Borrowed),
-        timestamp: Cow::Borrowed(timestamp),
-        key,
-        says,
-    })
+    let parent = parent.filter(|id| !id.is_empty());
+    let at = u32::try_from(end).ok()?;
+    Some(Quick { kind, role, id, parent, timestamp, usage, key, at, depth })
 }
 
 struct Cursor<'a> {
-    rest: &'a [u8],
+    line: &'a [u8],
+    at: usize,
 }
 
 impl<'a> Cursor<'a> {
+    fn rest(&self) -> &'a [u8] {
+        self.line.get(self.at..).unwrap_or_default()
+    }
+
+    fn text(&self, range: &Range<u32>) -> Option<&'a str> {
+        std::str::from_utf8(self.line.get(range.start as usize..range.end as usize)?).ok()
+    }
+
     fn expect(&mut self, what: &[u8]) -> Option<()> {
-        self.rest = self.rest.strip_prefix(what)?;
-        Some(())
+        self.rest().starts_with(what).then(|| self.at += what.len())
     }
 
     /// The rest of a string without escapes, and its closing quote.
-    fn string(&mut self) -> Option<&'a str> {
-        let end = memchr2(b'"', b'\\', self.rest)?;
-        let (string, rest) = self.rest.split_at_checked(end)?;
-        self.rest = rest.strip_prefix(b"\"")?;
-        std::str::from_utf8(string).ok()
+    fn string(&mut self) -> Option<Range<u32>> {
+        let length = json::quote_or_backslash(self.rest())?;
+        let (start, end) = (self.at, self.at + length);
+        self.at = end;
+        self.expect(b"\"")?;
+        Some(u32::try_from(start).ok()?..u32::try_from(end).ok()?)
     }
 
     /// A whole number that stands at `name`.
     fn number(&mut self, name: &[u8]) -> Option<u64> {
         self.expect(name)?;
-        let digits = self.rest.iter().take_while(|b| b.is_ascii_digit()).count();
-        let (number, rest) = self.rest.split_at_checked(digits)?;
+        let digits = self.rest().iter().take_while(|b| b.is_ascii_digit()).count();
+        let (number, rest) = self.rest().split_at_checked(digits)?;
         // A fraction or exponent is for serde.
         if matches!(rest.first(), Some(b'.' | b'e' | b'E')) || !(1..=18).contains(&digits) {
             return None;
         }
-        self.rest = rest;
+        self.at += digits;
         Some(number.iter().fold(0, |n, digit| n * 10 + u64::from(digit - b'0')))
     }
 
     fn price(&mut self, name: &[u8]) -> Option<f64> {
         self.expect(name)?;
-        let end = memchr2(b',', b'}', self.rest)?;
-        let (number, rest) = self.rest.split_at_checked(end)?;
-        self.rest = rest;
+        let end = memchr2(b',', b'}', self.rest())?;
+        let number = self.rest().get(..end)?;
+        self.at += end;
         match number {
             b"0" => Some(0.0),
             _ => std::str::from_utf8(number).ok()?.parse().ok(),
@@ -200,7 +268,7 @@ static USAGE: LazyLock<memmem::Finder<'static>> = LazyLock::new(|| memmem::Finde
 fn usage_at_end(line: &[u8]) -> Option<Usage> {
     let end = line.get(line.len().saturating_sub(END)..)?;
     let at = USAGE.find_iter(end).last()?;
-    let mut at = Cursor { rest: end.get(at + USAGE.needle().len()..)? };
+    let mut at = Cursor { line: end, at: at + USAGE.needle().len() };
     let usage = Usage {
         input: at.number(b"\"input\":")?,
         output: at.number(b",\"output\":")?,
@@ -222,13 +290,16 @@ fn usage_at_end(line: &[u8]) -> Option<Usage> {
     Some(usage)
 }
 
-fn slow_usage(line: &[u8]) -> Says {
-    object(line).map_or(Says::Nothing, |fields| usage_of(fields.get("message").and_then(|m| m.get("usage"))))
+fn slow_usage(line: &[u8]) -> Option<Usage> {
+    usage_in(object(line).ok()?.get("message").and_then(|m| m.get("usage")))
+}
+
+fn usage_in(value: Option<&Value>) -> Option<Usage> {
+    value.and_then(|v| serde::Deserialize::deserialize(v).ok())
 }
 
 fn usage_of(value: Option<&Value>) -> Says {
-    let usage = value.and_then(|v| serde::Deserialize::deserialize(v).ok());
-    usage.map_or(Says::Nothing, Says::Usage)
+    usage_in(value).map_or(Says::Nothing, Says::Usage)
 }
 
 fn object(line: &[u8]) -> Result<Map<String, Value>, NoRecord> {

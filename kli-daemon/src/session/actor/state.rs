@@ -121,9 +121,11 @@ impl Actor {
 
     pub(super) fn context_use(&self) -> kli_protocol::api::ContextUse {
         let model = self.model_info(&self.branch.model);
-        let by_usage = self.with_end(|end| branch::messages(end, &model)).ok().filter(|end| end.anchor.is_some());
-        let whole = || self.with_window(|window| branch::messages(window, &model)).unwrap_or_default();
-        let assembled = by_usage.unwrap_or_else(whole);
+        let rough = self.with_cache(|cache| cache.rough_tokens(&self.log, self.tip(), &model));
+        if let Some(tokens) = rough {
+            return branch::context_use(tokens, model.context_window);
+        }
+        let assembled = self.with_window(|window| branch::messages(window, &model)).unwrap_or_default();
         // What a provider reported has system prompt and tools in it.
         let overhead = if assembled.anchor.is_some() { 0 } else { self.setting().overhead() };
         branch::context_use(assembled.tokens(overhead), model.context_window)
@@ -156,14 +158,16 @@ impl Actor {
 
     /// The part of the branch that counts for its context.
     pub(super) fn with_window<R>(&self, look: impl FnOnce(&Window) -> R) -> crate::store::Result<R> {
-        let mut cache = self.cache.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        cache.window(&self.log, self.tip()).map(look)
+        self.with_cache(|cache| cache.window(&self.log, self.tip()).map(look))
     }
 
     /// At least the end of the branch, from the last reply on whose usage was reported.
     pub(super) fn with_end<R>(&self, look: impl FnOnce(&Window) -> R) -> crate::store::Result<R> {
-        let mut cache = self.cache.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        cache.look_at_end(&self.log, self.tip(), look)
+        self.with_cache(|cache| cache.look_at_end(&self.log, self.tip(), look))
+    }
+
+    fn with_cache<R>(&self, look: impl FnOnce(&mut branch::Cache) -> R) -> R {
+        look(&mut self.cache.lock().unwrap_or_else(std::sync::PoisonError::into_inner))
     }
 
     /// A `snapshot` event at the last number.

@@ -169,37 +169,46 @@ fn chosen(log: &Log, outline: &Outline, view: TreeView, inside: &Inside, stands:
     shown
 }
 
+/// Of a node, as runs are made: at most so many children are counted,
+const MANY: u8 = 2;
+/// or none of them counts and one has gone on with its run.
+const TAKEN: u8 = 0x80;
+
 /// Runs of nodes without a fork, a label or the leaf.
 fn runs(log: &Log, outline: &Outline, leaf: Option<Ix>, inside: &Inside, stands: &mut [u32]) -> Vec<Shown> {
-    // Another program's odd entries do not make a fork, unless something lies below them.
-    let mut has_children = vec![false; outline.len()];
-    for (_, spot) in outline.entries() {
-        if let Some(flag) = has_children.get_mut(spot.parent as usize) {
-            *flag = true;
-        }
-    }
+    // Children of each place; a label or the leaf is as good as a fork.
     let mut below = vec![0u8; outline.len()];
+    // Another program's odd entries do not make a fork, unless something lies below them.
+    let counts = |place: u32, spot: &Spot| {
+        spot.kind != Kind::Unknown || !log.children(Some(outline.ix(place))).is_empty()
+    };
     for (place, spot) in outline.entries().filter(|(place, _)| inside.has(*place)) {
-        let counts = spot.kind != Kind::Unknown || has_children.get(place as usize) == Some(&true);
-        if let Some(count) = below.get_mut(spot.parent as usize).filter(|_| counts) {
-            *count = count.saturating_add(1);
+        if let Some(count) = below.get_mut(spot.parent as usize).filter(|count| **count < MANY && counts(place, spot)) {
+            *count += 1;
         }
     }
-    let mut alone: Vec<bool> = below.into_iter().map(|count| count > 1).collect();
     let marked = log.labels().into_iter().map(|(ix, _)| ix).chain(leaf);
     for place in marked.filter_map(|ix| outline.place(ix)) {
-        if let Some(flag) = alone.get_mut(place as usize) {
-            *flag = true;
+        if let Some(count) = below.get_mut(place as usize) {
+            *count = MANY;
         }
     }
-    let is_alone = |place: u32| alone.get(place as usize).copied().unwrap_or_default();
-    // Whether a child has come already: one at most goes on with its parent's run.
-    let mut taken = vec![false; outline.len()];
     let mut runs: Vec<Shown> = vec![];
     for (place, spot) in outline.entries().filter(|(place, _)| inside.has(*place)) {
         let ix = outline.ix(place);
-        let first = taken.get_mut(spot.parent as usize).is_some_and(|taken| !std::mem::replace(taken, true));
-        let goes_on = first && !is_alone(place) && !is_alone(spot.parent);
+        let alone = below.get(place as usize).is_none_or(|count| *count & !TAKEN >= MANY);
+        // The one child that counts goes on with its parent's run; where none does, the first.
+        let goes_on = below.get_mut(spot.parent as usize).is_some_and(|count| {
+            let goes_on = match *count {
+                0 => true,
+                MANY.. => false,
+                _ => counts(place, spot),
+            };
+            if *count == 0 {
+                *count |= TAKEN;
+            }
+            goes_on && !alone
+        });
         let open = stands.get(spot.parent as usize).filter(|_| goes_on);
         let number = match open.and_then(|number| runs.get_mut(*number as usize)) {
             Some(run) => {

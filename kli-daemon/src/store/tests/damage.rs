@@ -184,8 +184,12 @@ fn a_base_that_is_missing_or_goes_in_a_circle_heals() {
         let _open = rig.store.open(first).unwrap();
         let _c1 = check(&rig, "c1", "q1", false);
         let _c2 = check(&rig, "c2", "q2", false);
-        check(&rig, "c3", "q1 q3", true);
+        check(&rig, "c3", "q1 q3", false);
     }
+    // What is missing further down is missing too.
+    write(&rig, "d1", &fork("d1", "nowhere", "y0"), &[entry("y1", "y0")]);
+    write(&rig, "d2", &fork("d2", "d1", "y1"), &[entry("y2", "y1")]);
+    check(&rig, "d2", "y1 y2", false);
 }
 
 /// The cut may come anywhere: the last record is lost or whole, nothing else changes.

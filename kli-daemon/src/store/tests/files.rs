@@ -97,6 +97,7 @@ fn a_file_that_shrank_was_replaced_or_is_gone_is_not_written() {
         let log = rig.create("s1");
         put(&log, "u1", None, user("one"));
         let path = log.path().unwrap();
+        std::fs::copy(&path, rig.path().join("whole")).unwrap();
         fault(&path);
         let before = std::fs::read(&path).ok();
         let record = [Record::new("x", None, "t", user("x"))];
@@ -104,6 +105,12 @@ fn a_file_that_shrank_was_replaced_or_is_gone_is_not_written() {
         assert!(matches!(log.append(&record), Err(StoreError::ReadOnly { .. })), "{name}");
         assert_eq!(std::fs::read(&path).ok(), before, "{name}");
         assert_eq!(branch(&log), "u1", "{name}");
+        // Whoever has it keeps it; the next opening reads what is there.
+        std::fs::copy(rig.path().join("whole"), &path).unwrap();
+        rig.store.forget(&log);
+        let again = rig.store.open("s1").unwrap();
+        put(&again, "u2", Some("u1"), user("two"));
+        assert_eq!((branch(&log).as_str(), branch(&again).as_str()), ("u1", "u1 u2"), "{name}");
     }
 }
 
@@ -202,6 +209,21 @@ fn files_outside_are_locked_by_themselves_and_forked_beside() {
 }
 
 #[test]
+fn an_old_file_outside_is_written_anew_once() {
+    let (rig, place) = (Rig::file(), tempfile::tempdir().unwrap());
+    let old = place.path().join("mine.jsonl");
+    std::fs::write(&old, "{\"type\":\"session\",\"id\":\"old\"}\n{\"type\":\"message\",\"message\":{\"role\":\"user\",\"content\":\"one\"}}\n").unwrap();
+    let log = rig.store.open_path(&old).unwrap();
+    put(&log, "x", Some("00000002"), user("x"));
+    let new = log.path();
+    drop(log);
+    let log = rig.store.open_path(&old).unwrap();
+    assert_eq!((branch(&log).as_str(), log.path()), ("00000002 x", new.map(|path| path.canonicalize().unwrap())));
+    put(&log, "y", Some("x"), user("y"));
+    assert_eq!(session_files(place.path()).len(), 2);
+}
+
+#[test]
 fn the_first_append_brings_an_old_file_into_the_new_format() {
     let v1 = concat!(
         r#"{"type":"session","id":"old","timestamp":"2025-11-20T23:33:50.805Z","cwd":"/tmp/w","provider":"p","modelId":"m"}"#,
@@ -238,6 +260,14 @@ fn the_first_append_brings_an_old_file_into_the_new_format() {
     assert_eq!(after, before);
     let (sessions, unreadable) = rig.store.list(&Filter::default());
     assert_eq!((sessions.len(), unreadable.len()), (1, 0));
+    // Whoever names the old file means the session.
+    assert_eq!(rig.store.open_path(&old).unwrap().path(), log.path());
+    drop(log);
+    assert_eq!(branch(&rig.store.open_path(&old).unwrap()), "00000002 00000003 00000004 00000005 x");
+    // Deleted, it does not come back in its old form.
+    rig.store.delete("old").unwrap();
+    assert_eq!(session_files(rig.path()), Vec::<PathBuf>::new());
+    assert!(rig.store.open("old").is_err());
     // A fork of one that was never written to.
     std::fs::write(rig.path().join("b_old2.jsonl"), v1.replace("\"old\"", "\"old2\"")).unwrap();
     let source = rig.store.open("old2").unwrap();

@@ -128,6 +128,11 @@ fn ids_are_given_once() {
         rig.store.delete("s1").unwrap();
         assert!(matches!(rig.store.create(rig.new_session("s1")), Err(StoreError::SessionExists(_))));
         assert!(matches!(rig.store.open("s1"), Err(StoreError::SessionNotFound(_))));
+        if let Some(dir) = &rig.dir {
+            // Nothing is left of its file by now.
+            rig.store = Store::new(Some(dir.path()), SETTINGS).unwrap();
+            assert!(matches!(rig.store.create(rig.new_session("s1")), Err(StoreError::SessionExists(_))));
+        }
         for id in ["", "-a", "a/b", "a b", &"x".repeat(65)] {
             assert!(rig.store.create(rig.new_session(id)).is_err(), "{id}");
         }
@@ -146,6 +151,14 @@ fn two_files_with_one_id() {
     assert_eq!(sessions.into_iter().map(|f| f.path.unwrap()).collect::<Vec<_>>(), std::slice::from_ref(&owner));
     let right = format!("same id as {}", owner.display());
     assert!(unreadable.len() == 2 && unreadable.iter().all(|u| u.reason == right), "{unreadable:?}");
+    // As a session of its own the other comes in.
+    let loser = rig.path().join("a.jsonl");
+    std::fs::write(&loser, format!("{text}{}\n", r#"{"type":"message","id":"u1","parentId":null,"message":{"role":"user","content":"mine"}}"#)).unwrap();
+    assert!(matches!(rig.store.open_path(&loser), Err(StoreError::Corrupt { .. })));
+    let new = NewSession { work_dir: String::new(), ..rig.new_session("new") };
+    let order = Import { path: loser, format: kli_protocol::api::ImportFormat::Auto, new, name: None };
+    let imported = rig.store.import(order, &rig.clock).unwrap();
+    assert_eq!(imported.facts().first_prompt.as_deref(), Some("mine"));
 }
 
 #[test]
