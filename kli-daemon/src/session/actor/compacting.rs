@@ -205,7 +205,7 @@ impl Actor {
     pub(super) fn compaction_job(&self, model: &ModelRef) -> Result<CompactionJob, ApiError> {
         let shape = self.shape(model, self.branch.options.clone())?;
         let window = self.with_window(Window::clone).map_err(api_error)?;
-        Ok(CompactionJob { window, overhead: shape.overhead(), by: self.summarizer_of(&shape) })
+        Ok(CompactionJob { window, overhead: shape.overhead, by: self.summarizer_of(&shape) })
     }
 
     fn summarizer(&self, model: &ModelRef) -> Result<Summarizer, ApiError> {

@@ -118,7 +118,7 @@ impl Actor {
     pub(super) fn context_use(&self) -> kli_protocol::api::ContextUse {
         let model = self.deps.models().find(&self.branch.model.provider, &self.branch.model.model_id);
         let model = model.map(|(model, _)| model).unwrap_or_default();
-        let tokens = self.with_window(|window| branch::messages(window, &model).tokens(0)).unwrap_or_default();
+        let tokens = self.with_window(|window| branch::tokens(window, &model)).unwrap_or_default();
         branch::context_use(tokens, model.context_window)
     }
 
