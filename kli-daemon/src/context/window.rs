@@ -63,6 +63,11 @@ impl Window {
         Ok(window)
     }
 
+    /// The end of a branch alone, root → leaf: for what its last entries tell.
+    pub fn of_end(items: Vec<Arc<Item>>) -> Window {
+        Window { items, ..Window::default() }
+    }
+
     /// Takes in a record that was appended at the leaf. Not for records of another program: read again then.
     pub fn push(&mut self, item: Arc<Item>) {
         match &item.meaning {

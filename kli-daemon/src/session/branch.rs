@@ -34,7 +34,9 @@ pub(super) fn settings(
     default_options: &BTreeMap<String, Value>,
 ) -> BranchSettings {
     let mut settings = Settings::default();
-    let chain = log.settings_up(tip).map(|node| node.ix).chain(log.opening_settings().into_iter().rev());
+    // A long session has thousands of compactions, and their bodies say nothing here.
+    let on_branch = log.settings_up(tip).filter(|node| node.kind != Kind::Compaction).map(|node| node.ix);
+    let chain = on_branch.chain(log.opening_settings().into_iter().rev());
     for ix in chain {
         if let Ok(record) = log.record(ix) {
             settings.add_older(&record);
@@ -65,6 +67,19 @@ impl Cache {
             Some((_, window)) => Ok(window),
             None => Err(crate::store::StoreError::Other("the window was not read".into())),
         }
+    }
+
+    /// Looks at the end of the branch: at least from the last reply on whose usage was reported. Where the window is
+    /// not known that is read alone, and not the whole of a branch that was never compacted.
+    pub fn look_at_end<R>(&mut self, log: &Log, tip: Option<Ix>, look: impl FnOnce(&Window) -> R) -> Result<R> {
+        let known = match &mut self.known {
+            Some((at, window)) => catch_up(log, at, window, tip)?,
+            None => false,
+        };
+        if !known && let Some(end) = read_end(log, tip)? {
+            return Ok(look(&end));
+        }
+        self.window(log, tip).map(look)
     }
 }
 
@@ -99,6 +114,25 @@ pub(super) fn read(log: &Log, tip: Option<Ix>) -> Result<Window> {
         _ => false,
     };
     Window::read(up, on_branch)
+}
+
+/// The end of a branch from the last reply with usage on; none where that is far, or a compaction or an edit decides
+/// what counts.
+fn read_end(log: &Log, tip: Option<Ix>) -> Result<Option<Window>> {
+    let mut items = vec![];
+    for node in log.up(tip).take(MAX_CATCH_UP) {
+        if matches!(node.kind, Kind::Compaction | Kind::ContextEdit) {
+            break;
+        }
+        let item = item(log, node.ix)?;
+        let ends = item.tells_usage();
+        items.push(item);
+        if ends {
+            items.reverse();
+            return Ok(Some(Window::of_end(items)));
+        }
+    }
+    Ok(None)
 }
 
 /// Everything of a request but its messages.

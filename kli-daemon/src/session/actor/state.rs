@@ -62,7 +62,7 @@ impl Actor {
             untrusted: self.deps.untrusted(std::path::Path::new(&self.work_dir())),
             interrupted: self.run.is_none()
                 && self.work.is_none()
-                && self.with_window(Window::is_unfinished).unwrap_or_default()
+                && self.with_end(Window::is_unfinished).unwrap_or_default()
                 && branch::was_cut_off(&self.log),
             queue: self.shown_queue(),
             pending_approvals: self.approvals.pending(),
@@ -121,7 +121,9 @@ impl Actor {
 
     pub(super) fn context_use(&self) -> kli_protocol::api::ContextUse {
         let model = self.model_info(&self.branch.model);
-        let assembled = self.with_window(|window| branch::messages(window, &model)).unwrap_or_default();
+        let by_usage = self.with_end(|end| branch::messages(end, &model)).ok().filter(|end| end.anchor.is_some());
+        let whole = || self.with_window(|window| branch::messages(window, &model)).unwrap_or_default();
+        let assembled = by_usage.unwrap_or_else(whole);
         // What a provider reported has system prompt and tools in it.
         let overhead = if assembled.anchor.is_some() { 0 } else { self.setting().overhead() };
         branch::context_use(assembled.tokens(overhead), model.context_window)
@@ -156,6 +158,12 @@ impl Actor {
     pub(super) fn with_window<R>(&self, look: impl FnOnce(&Window) -> R) -> crate::store::Result<R> {
         let mut cache = self.cache.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         cache.window(&self.log, self.tip()).map(look)
+    }
+
+    /// At least the end of the branch, from the last reply on whose usage was reported.
+    pub(super) fn with_end<R>(&self, look: impl FnOnce(&Window) -> R) -> crate::store::Result<R> {
+        let mut cache = self.cache.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        cache.look_at_end(&self.log, self.tip(), look)
     }
 
     /// A `snapshot` event at the last number.
