@@ -49,9 +49,24 @@ pub(super) fn settings(
 #[derive(Default)]
 pub(super) struct Cache {
     known: Option<(Option<Ix>, Window)>,
+    /// What the messages of a branch come to for a model, as last counted.
+    counted: Option<(Option<Ix>, ModelRef, u64)>,
 }
 
 impl Cache {
+    /// Tokens of the branch's messages, counted once for each leaf: many ask who only look.
+    pub fn tokens(&mut self, log: &Log, tip: Option<Ix>, model: &ModelInfo) -> Result<u64> {
+        let of = ModelRef { provider: model.provider.clone(), model_id: model.model_id.clone() };
+        if let Some((at, counted, tokens)) = &self.counted
+            && (*at, counted) == (tip, &of)
+        {
+            return Ok(*tokens);
+        }
+        let tokens = messages(self.window(log, tip)?, model).tokens(0);
+        self.counted = Some((tip, of, tokens));
+        Ok(tokens)
+    }
+
     pub fn window(&mut self, log: &Log, tip: Option<Ix>) -> Result<&Window> {
         let caught_up = match &mut self.known {
             Some((at, window)) => catch_up(log, at, window, tip)?,

@@ -23,50 +23,61 @@ const MAX_CHILDREN: usize = 1000;
 
 /// The tree, flat, from the newest nodes back.
 pub fn tree(log: &Log, params: &GetTreeParams) -> Result<GetTreeResult, ApiError> {
-    let view = params.view.unwrap_or_default();
-    let find = |id: &Option<String>| id.as_deref().map(|id| log.find(id)).transpose().map_err(api_error);
-    let (root, last) = (find(&params.root_id)?, find(&params.last_id)?);
-    let within =
-        |ix: Ix| root.is_none_or(|root| log.is_ancestor(root, ix)) && last.is_none_or(|last| log.is_ancestor(ix, last));
+    let (root, last) = (shown_entry(log, &params.root_id)?, shown_entry(log, &params.last_id)?);
     let leaf = log.leaf();
     let before = position(params.cursor.as_deref())?.unwrap_or(log.end());
     let mut page = Page::new(page_limit(params.limit, PAGE)?);
-    let mut next = None;
-    if view == TreeView::All {
+    let mut roots = None;
+    let mut more = false;
+    if params.view.unwrap_or_default() == TreeView::All && root.is_none() && last.is_none() {
         for node in log.entries_before(before) {
-            if root.is_some_and(|root| node.ix < root) {
-                break;
-            }
-            if !within(node.ix) {
-                continue;
-            }
-            if page.is_full() {
-                next = page.items_last().map(|n: &TreeNode| n.id.clone());
+            more = page.is_full();
+            if more {
                 break;
             }
             let shown = tree_node(log, node.ix, leaf)?;
             page.push(weight(&shown), shown);
         }
     } else {
-        let fold = fold::Fold::new(log, view, leaf, &within);
-        for shown in fold.shown_before(before) {
-            if page.is_full() {
-                next = page.items_last().map(|n: &TreeNode| n.id.clone());
+        let view = params.view.unwrap_or_default();
+        let fold = fold::Fold::new(log, view, leaf, &fold::scope(log, root, last));
+        for number in fold.before(before) {
+            more = page.is_full();
+            if more {
                 break;
             }
-            let mut node = tree_node(log, shown.ix, leaf)?;
-            fold.dress(log, shown, &mut node);
+            let Some(ix) = fold.ix(number) else { break };
+            let mut node = tree_node(log, ix, leaf)?;
+            if view != TreeView::All {
+                fold.dress(log, number, &mut node);
+            }
             page.push(weight(&node), node);
         }
+        roots = Some(fold.roots().collect::<Vec<_>>());
     }
-    let roots = match params.root_id.is_some() {
-        true => root.into_iter().map(|ix| log.id(ix)).collect(),
-        false => fold::shown_roots(log, view, leaf).into_iter().map(|ix| log.id(ix)).collect(),
+    let roots = match root {
+        Some(root) => vec![root],
+        None => roots.unwrap_or_else(|| log.children(None)),
     };
     let mut nodes = page.into_items();
     nodes.reverse();
-    let next_cursor = next.map(|id| log.find(&id).map(cursor_of)).transpose().map_err(api_error)?;
-    Ok(GetTreeResult { leaf_id: leaf.map(|ix| log.id(ix)), roots, nodes, next_cursor })
+    let next = nodes.first().filter(|_| more).map(|node: &TreeNode| log.find(&node.id).map(cursor_of));
+    Ok(GetTreeResult {
+        leaf_id: leaf.map(|ix| log.id(ix)),
+        roots: roots.into_iter().map(|ix| log.id(ix)).collect(),
+        nodes,
+        next_cursor: next.transpose().map_err(api_error)?,
+    })
+}
+
+/// An entry of the tree that a call names.
+fn shown_entry(log: &Log, id: &Option<String>) -> Result<Option<Ix>, ApiError> {
+    let Some(id) = id else { return Ok(None) };
+    let ix = log.find(id).map_err(api_error)?;
+    match log.node(ix) {
+        Some(node) if !node.kind.is_mark() => Ok(Some(ix)),
+        _ => Err(super::actor::mark(id)),
+    }
 }
 
 fn weight(node: &TreeNode) -> usize {

@@ -112,7 +112,8 @@ impl Actor {
     pub(super) fn context_use(&self) -> kli_protocol::api::ContextUse {
         let model = self.deps.models().find(&self.branch.model.provider, &self.branch.model.model_id);
         let model = model.map(|(model, _)| model).unwrap_or_default();
-        let tokens = self.with_window(|window| branch::messages(window, &model).tokens(0)).unwrap_or_default();
+        let mut cache = self.cache.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let tokens = cache.tokens(&self.log, self.tip(), &model).unwrap_or_default();
         branch::context_use(tokens, model.context_window)
     }
 
