@@ -28,7 +28,7 @@ use serde_json::Value;
 use tokio::sync::{mpsc, oneshot, watch};
 
 pub use compacting::Navigated;
-pub use edits::{Extension, check_option, clean_name};
+pub use edits::{Extension, check_option, clean_name, mark};
 pub use forks::{ForkOrder, ForkPoint, Forked};
 pub use kept::Kept;
 pub use prompts::{PromptAnswer, PromptOrder, Started};

@@ -173,7 +173,7 @@ pub fn check_option(option_id: &str, value: &Value) -> Result<(), ApiError> {
     Ok(())
 }
 
-pub(super) fn mark(entry_id: &str) -> ApiError {
+pub fn mark(entry_id: &str) -> ApiError {
     ApiError::new(
         ErrorKind::InvalidEntry,
         format!("{entry_id} is bookkeeping and no entry of the tree; getTree shows those."),
