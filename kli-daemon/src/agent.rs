@@ -150,8 +150,12 @@ pub trait RunHost: Send + Sync + 'static {
     /// A turn is over: what it wrote is on disk when this ends.
     fn end_turn(&self) -> impl Future<Output = Result<(), HostFailure>> + Send;
 
-    /// Called when the model is done: takes in what was queued. True: the run goes on.
+    /// Called when the model is done: takes in what was queued. True: the run goes on. False: it ends, and what
+    /// is said from now on starts another.
     fn more_to_say(&self) -> impl Future<Output = Result<bool, HostFailure>> + Send;
+
+    /// Called when the run ends whatever is queued, which then stays so.
+    fn anything_queued(&self) -> impl Future<Output = Result<bool, HostFailure>> + Send;
 
     /// The provider says the request is too long: a smaller one for the same turn, if there is a way.
     fn make_room(&self) -> impl Future<Output = Result<Option<Turn>, HostFailure>> + Send;

@@ -72,7 +72,13 @@ async fn turns<H: RunHost>(
                 if cancel.is_cancelled() {
                     return Ok(RunStop::Aborted);
                 }
-                if !host.more_to_say().await? {
+                let more = match options.max_turns.is_some_and(|max| turns >= max) {
+                    // What waits stays queued: there is no turn left to answer it.
+                    true if host.anything_queued().await? => return Ok(RunStop::MaxTurns),
+                    true => false,
+                    false => host.more_to_say().await?,
+                };
+                if !more {
                     return Ok(RunStop::Done);
                 }
             }

@@ -4,9 +4,8 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use kli_protocol::api::Warning;
-use kli_protocol::record::{Content, Kind, SummaryDetails, ToolCallBlock, ToolResultMessage};
+use kli_protocol::record::{Content, Kind, StopReason, SummaryDetails, ToolCallBlock};
 
-use super::assemble::ABORTED_RESULT;
 use super::item::{Item, Meaning, Sent, Summary};
 
 /// How far above a boundary the reply is looked for whose results lie below it.
@@ -62,6 +61,11 @@ impl Window {
         window.items = items;
         window.apply_edits();
         Ok(window)
+    }
+
+    /// The end of a branch alone, root → leaf: for what its last entries tell.
+    pub fn of_end(items: Vec<Arc<Item>>) -> Window {
+        Window { items, ..Window::default() }
     }
 
     /// Takes in a record that was appended at the leaf. Not for records of another program: read again then.
@@ -142,10 +146,10 @@ impl Window {
         Vec::new()
     }
 
-    /// Whether a run was cut off here: the branch ends in a prompt without reply, a tool result that no reply
-    /// followed, or a reply that asks for tools.
-    pub fn is_interrupted(&self) -> bool {
-        let mut results: Vec<&ToolResultMessage> = Vec::new();
+    /// Whether a run could have been cut off here: the branch ends in a prompt without reply, a tool result that no
+    /// reply followed, or a reply that asks for tools.
+    pub fn is_unfinished(&self) -> bool {
+        let mut results = false;
         for item in self.items.iter().rev() {
             if item.is_prompt() {
                 return true;
@@ -153,18 +157,31 @@ impl Window {
             if item.kind == Kind::BranchSummary {
                 return false;
             }
-            results.extend(item.result());
+            results |= item.result().is_some();
             if let Some((assistant, sent)) = item.assistant() {
-                let aborted = results.iter().any(|r| r.is_error && r.content.text() == ABORTED_RESULT);
                 return match sent {
-                    Sent::Whole => assistant.content.tool_calls().next().is_some() && !aborted,
+                    Sent::Whole => assistant.content.tool_calls().next().is_some(),
                     // Cut off by its limit, the reply ends the run once its calls are answered.
                     Sent::CallsNotRun => !self.open_calls().is_empty(),
                     Sent::AnsweredCalls | Sent::Never => false,
                 };
             }
         }
-        !results.is_empty()
+        results
+    }
+
+    /// Whether the model has said all it had to say, and nobody has said anything since.
+    pub fn is_answered(&self) -> bool {
+        for item in self.items.iter().rev() {
+            if let Some((reply, sent)) = item.assistant() {
+                let whole = sent == Sent::Whole && reply.stop_reason == StopReason::Stop;
+                return whole && reply.error_message.is_none() && reply.content.tool_calls().next().is_none();
+            }
+            if item.message().is_some() {
+                return false;
+            }
+        }
+        false
     }
 
     fn push_compaction(&mut self, item: Arc<Item>) {

@@ -17,11 +17,13 @@ mod shell;
 mod state;
 mod write;
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
+use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 
-use kli_protocol::api::{Mode, ModelRef, Status};
+use kli_protocol::ApiError;
+use kli_protocol::api::{EventBody, Mode, ModelRef, Status};
 use serde_json::Value;
 use tokio::sync::{mpsc, oneshot, watch};
 
@@ -33,10 +35,10 @@ pub use prompts::{PromptAnswer, PromptOrder, Started};
 pub use shell::ShellOrder;
 pub use state::{WHOLE_ENTRY, shortened};
 
-use super::Deps;
 use super::branch::{BranchSettings, Cache};
 use super::handle::{Handle, MAILBOX};
 use super::hub::Hub;
+use super::{Deps, Settings};
 use crate::compaction::Auto;
 use crate::store::events::EventLog;
 use crate::store::{Ix, Log};
@@ -85,7 +87,8 @@ pub struct Actor {
     finished: VecDeque<(String, kli_protocol::api::RunOutcome)>,
     approvals: approvals::Approvals,
     keys: prompts::Keys,
-    shells: HashMap<String, shell::Shell>,
+    /// In the order in which they were begun.
+    shells: Vec<shell::Shell>,
     /// Of those, the ones that an abort ended.
     aborted_shells: Vec<String>,
     /// Messages of the branch, read before: a turn reads only what is new.
@@ -111,14 +114,12 @@ pub(super) fn spawn(log: Arc<Log>, deps: Arc<Deps>, opening: Opening, kept: Kept
         };
         Arc::new(Hub::new(last, deps.settings().max_subscriber_bytes))
     });
-    let auto = kept.auto.unwrap_or_else(|| Auto::new(deps.settings().compaction.enabled));
     let (mailbox, inbox) = mpsc::channel(MAILBOX);
     let (status, watched) = watch::channel(Status::Idle);
     log.set_opening_name(opening.name.clone());
     let facts = log.facts();
     let id: Arc<str> = facts.id.as_str().into();
     let today = deps.now().chars().take(10).collect();
-    let mode = facts.mode.or(opening.mode).unwrap_or(deps.settings().default_mode);
     let mut actor = Actor {
         id: id.clone(),
         log: log.clone(),
@@ -129,23 +130,24 @@ pub(super) fn spawn(log: Arc<Log>, deps: Arc<Deps>, opening: Opening, kept: Kept
         status,
         opening,
         branch: BranchSettings::default(),
-        mode,
+        mode: Mode::default(),
         env: kept.env,
         jobs: kept.jobs,
         queue: prompts::Waiting::default(),
         run: None,
         work: None,
-        auto,
+        auto: kept.auto.unwrap_or_default(),
         finished: kept.finished,
         approvals: kept.approvals,
         keys: kept.keys,
-        shells: HashMap::new(),
+        shells: vec![],
         aborted_shells: vec![],
         cache: Arc::default(),
         stopping: None,
         date: kept.date.unwrap_or(today),
         title: facts.first_prompt.as_deref().map(|prompt| crate::store::title(None, Some(prompt))),
     };
+    actor.mode = actor.mode_said();
     actor.refresh_branch();
     tokio::spawn(actor.live(inbox));
     Handle { id, log, hub, status: watched, mailbox, used: Arc::new(AtomicBool::new(true)) }
@@ -210,8 +212,37 @@ impl Actor {
         self.log.facts().work_dir
     }
 
+    /// The configuration as it holds in this session's directory, now.
+    fn settings(&self) -> Arc<Settings> {
+        self.deps.settings_in(Path::new(&self.work_dir())).0
+    }
+
+    /// By the records, or the caller who made the session, or the configuration.
+    fn mode_said(&self) -> Mode {
+        self.log.facts().mode.or(self.opening.mode).unwrap_or_else(|| self.settings().default_mode)
+    }
+
+    /// What the project's configuration says begins to count, or ceases to.
+    pub fn trust_changed(&mut self) {
+        let mode = self.mode_said();
+        if mode != self.mode && self.log.facts().mode.is_none() {
+            self.mode = mode;
+            self.publish(EventBody::ModeChanged { mode });
+        }
+        self.refresh_branch();
+        self.tell_info();
+    }
+
     fn refresh_branch(&mut self) {
-        let default = self.opening.model.clone().unwrap_or_else(|| self.deps.models().default_model());
+        let default = self.opening.model.clone().or_else(|| self.project_model().ok().flatten());
+        let default = default.unwrap_or_else(|| self.deps.models().default_model());
         self.branch = super::branch::settings(&self.log, self.tip(), default, &self.opening.options);
+    }
+
+    /// The model that the project wants for new sessions; an error says why it cannot be had.
+    fn project_model(&self) -> Result<Option<ModelRef>, ApiError> {
+        let Some(wanted) = self.settings().default_model.clone() else { return Ok(None) };
+        self.deps.models().find(&wanted.provider, &wanted.model_id)?;
+        Ok(Some(wanted))
     }
 }

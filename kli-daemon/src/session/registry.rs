@@ -82,8 +82,29 @@ impl Registry {
     pub async fn open_path(&self, path: &Path) -> Result<Handle, ApiError> {
         let (store, wanted) = (self.deps.store.clone(), path.to_owned());
         let log = blocking(move || store.open_path(&wanted)).await?.map_err(api_error)?;
-        let id = log.facts().id;
-        self.slot(&id, move || Ok(log)).await
+        let (facts, moves_on) = (log.facts(), log.is_legacy());
+        let handle = self.slot(&facts.id, move || Ok(log)).await?;
+        match handle.log.facts().path {
+            Some(open) if Some(&open) != facts.path.as_ref() && !moves_on => Err(ApiError::new(
+                ErrorKind::SessionExists,
+                format!(
+                    "{} has the same session id as {}, which is open; importSession gives it a new one.",
+                    path.display(),
+                    open.display()
+                ),
+            )),
+            _ => Ok(handle),
+        }
+    }
+
+    /// A person said whether a directory is trusted: its open sessions learn of it.
+    pub async fn trust_changed(&self, dir: &Path) -> Result<(), ApiError> {
+        for handle in self.handles() {
+            if Path::new(&handle.log.facts().work_dir).starts_with(dir) {
+                handle.ask(|actor| actor.trust_changed()).await?;
+            }
+        }
+        Ok(())
     }
 
     async fn slot(

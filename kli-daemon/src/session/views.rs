@@ -16,6 +16,7 @@ use super::actor::shortened;
 use super::{api_error, branch};
 use crate::context::{estimate, preview};
 use crate::store::{Ix, Log, Role};
+use fold::Part;
 use pages::{Page, cursor_of, position};
 
 /// Children that a node names at most; `childCount` says how many there are.
@@ -23,51 +24,42 @@ const MAX_CHILDREN: usize = 1000;
 
 /// The tree, flat, from the newest nodes back.
 pub fn tree(log: &Log, params: &GetTreeParams) -> Result<GetTreeResult, ApiError> {
-    let (root, last) = (shown_entry(log, &params.root_id)?, shown_entry(log, &params.last_id)?);
+    let view = params.view.unwrap_or_default();
+    let part = Part { root: shown_entry(log, &params.root_id)?, last: shown_entry(log, &params.last_id)? };
     let leaf = log.leaf();
     let before = position(params.cursor.as_deref())?.unwrap_or(log.end());
     let mut page = Page::new(page_limit(params.limit, PAGE)?);
-    let mut roots = None;
     let mut more = false;
-    if params.view.unwrap_or_default() == TreeView::All && root.is_none() && last.is_none() {
-        for node in log.entries_before(before) {
+    let roots;
+    if view == TreeView::All {
+        for ix in all_before(log, part, before) {
             more = page.is_full();
             if more {
                 break;
             }
-            let shown = tree_node(log, node.ix, leaf)?;
+            let shown = tree_node(log, ix, leaf)?;
             page.push(weight(&shown), shown);
         }
+        roots = part.root.map_or_else(|| log.children(None), |root| vec![root]);
     } else {
-        let view = params.view.unwrap_or_default();
-        let fold = fold::Fold::new(log, view, leaf, &fold::scope(log, root, last));
-        for number in fold.before(before) {
+        let fold = fold::Fold::new(log, view, leaf, part);
+        for shown in fold.shown_before(before) {
             more = page.is_full();
             if more {
                 break;
             }
-            let Some(ix) = fold.ix(number) else { break };
-            let mut node = tree_node(log, ix, leaf)?;
-            if view != TreeView::All {
-                fold.dress(log, number, &mut node);
-            }
+            let mut node = tree_node(log, shown.ix, leaf)?;
+            fold.dress(log, shown, &mut node);
             page.push(weight(&node), node);
         }
-        roots = Some(fold.roots().collect::<Vec<_>>());
+        roots = part.root.map_or_else(|| fold.roots().collect(), |root| vec![root]);
     }
-    let roots = match root {
-        Some(root) => vec![root],
-        None => roots.unwrap_or_else(|| log.children(None)),
-    };
+    let roots = roots.into_iter().map(|ix| log.id(ix)).collect();
     let mut nodes = page.into_items();
     nodes.reverse();
     let next = nodes.first().filter(|_| more).map(|node: &TreeNode| log.find(&node.id).map(cursor_of));
-    Ok(GetTreeResult {
-        leaf_id: leaf.map(|ix| log.id(ix)),
-        roots: roots.into_iter().map(|ix| log.id(ix)).collect(),
-        nodes,
-        next_cursor: next.transpose().map_err(api_error)?,
-    })
+    let next_cursor = next.transpose().map_err(api_error)?;
+    Ok(GetTreeResult { leaf_id: leaf.map(|ix| log.id(ix)), roots, nodes, next_cursor })
 }
 
 /// An entry of the tree that a call names.
@@ -77,6 +69,14 @@ fn shown_entry(log: &Log, id: &Option<String>) -> Result<Option<Ix>, ApiError> {
     match log.node(ix) {
         Some(node) if !node.kind.is_mark() => Ok(Some(ix)),
         _ => Err(super::actor::mark(id)),
+    }
+}
+
+/// All entries of a part, newest first.
+fn all_before(log: &Log, part: Part, before: Ix) -> Box<dyn Iterator<Item = Ix> + '_> {
+    match part {
+        Part { root: None, last: None } => Box::new(log.entries_before(before).map(|node| node.ix)),
+        part => Box::new(fold::entries_of(log, part).into_iter().filter(move |ix| *ix < before)),
     }
 }
 

@@ -187,6 +187,11 @@ impl Log {
         self.read().place.as_ref().and_then(|place| place.path.clone())
     }
 
+    /// Whether the file is of one of pi's first formats: the first append writes all of it anew elsewhere.
+    pub fn is_legacy(&self) -> bool {
+        self.read().shape != Shape::V3
+    }
+
     pub fn facts(&self) -> Facts {
         let (shared_first, shared_last) = self.shared_prompts();
         let (tally, mut facts) = {

@@ -67,6 +67,7 @@ impl Actor {
         if changed {
             self.publish(EventBody::ModeChanged { mode });
         }
+        self.judge_again();
         Ok(())
     }
 

@@ -73,7 +73,7 @@ impl Actor {
             let opening = Opening {
                 model: Some(self.branch.model.clone()),
                 options: self.branch.options.clone(),
-                mode: (self.mode != self.deps.settings().default_mode || facts.mode.is_some()).then_some(self.mode),
+                mode: (self.mode != self.settings().default_mode || facts.mode.is_some()).then_some(self.mode),
                 name: order.name,
             };
             return Ok(Forked { log, opening: Some(opening), name: None, text, images });

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use kli_protocol::ApiError;
-use kli_protocol::api::{CompactionReason, EventBody, ModelRef, RunErrorKind, ToolDescription};
+use kli_protocol::api::{CompactResult, CompactionReason, EventBody, ModelRef, RunErrorKind, ToolDescription};
 use kli_protocol::record::{AssistantMessage, ToolResultMessage};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -22,6 +22,7 @@ use crate::session::branch::{self, Cache};
 use crate::session::handle::MAILBOX;
 use crate::store::{Durability, Ix, Log};
 use crate::tool::jobs::Jobs;
+use crate::tool::sandbox::Sandbox;
 use crate::tool::{Outline, Progress, Tool, ToolContext};
 use crate::workspace::Workspace;
 
@@ -48,6 +49,7 @@ struct Scene {
     work_dir: PathBuf,
     env: Arc<BTreeMap<String, String>>,
     images: bool,
+    sandbox: Sandbox,
 }
 
 /// What the actor says of the next turn; the messages are read by the run itself.
@@ -56,6 +58,7 @@ pub(super) struct TurnPlan {
     pub shape: branch::Shape,
     pub message_id: String,
     pub env: Arc<BTreeMap<String, String>>,
+    pub sandbox: Sandbox,
 }
 
 impl ActorHost {
@@ -122,8 +125,8 @@ impl ActorHost {
     /// True: the conversation is shorter now.
     async fn compact(&self, reason: CompactionReason) -> Result<bool, HostFailure> {
         let job = self.ask(move |actor| actor.begin_run_compaction(reason)).await?.map_err(|e| store_failure(&e))?;
-        let CompactionJob { window, overhead, by } = job;
-        let made = compaction::compact(&window, overhead, None, &by, &self.cancel).await;
+        let Some(CompactionJob { stretch, by }) = job else { return Ok(false) };
+        let made = compaction::compact(&stretch, None, &by, &self.cancel).await;
         self.ask(move |actor| actor.end_run_compaction(made, by.budget)).await
     }
 
@@ -134,14 +137,15 @@ impl ActorHost {
             cache.window(&self.log, plan.tip).map(|window| branch::messages(window, &plan.shape.model))
         });
         let messages = read.map_err(|e| store_failure(&crate::session::api_error(e)))?;
-        let work_dir = plan.shape.work_dir.clone();
+        let work_dir = plan.shape.setting.work_dir.clone();
         *self.scene.lock().unwrap_or_else(PoisonError::into_inner) = Scene {
             work_dir: work_dir.clone(),
             env: plan.env,
+            sandbox: plan.sandbox,
             images: plan.shape.model.input.iter().any(|i| i == "image"),
         };
         let provider = plan.shape.provider.clone();
-        let tools = plan.shape.tools.clone();
+        let tools = plan.shape.setting.tools.clone();
         let tokens = plan.shape.tokens(&messages);
         let turn = Turn {
             request: plan.shape.request(messages, self.session_id.clone()),
@@ -178,7 +182,7 @@ impl RunHost for ActorHost {
 
     async fn permit(&self, tool: Arc<dyn Tool>, call: CallInfo, outline: Outline) -> Permission {
         let gone = || Permission::Refused("Not run: the session was closed.".into());
-        match self.ask(move |actor| actor.permit(tool.as_ref(), &call, &outline)).await {
+        match self.ask(move |actor| actor.permit(tool, call, &outline)).await {
             Ok(Permit::Now(permission)) => permission,
             Ok(Permit::Later(answer)) => answer.await.unwrap_or_else(|_| gone()),
             Err(_) => gone(),
@@ -196,6 +200,7 @@ impl RunHost for ActorHost {
             progress: progress(self.mailbox.clone(), tool_call_id.to_owned(), Output::OfRun),
             images: scene.images,
             jobs: self.jobs.clone(),
+            sandbox: scene.sandbox,
         }
     }
 
@@ -211,10 +216,22 @@ impl RunHost for ActorHost {
     async fn more_to_say(&self) -> Result<bool, HostFailure> {
         self.ask(|actor| {
             let steered = actor.take_steered()?;
-            Ok::<bool, ApiError>(steered || actor.take_follow_up()?)
+            let more = steered || actor.take_follow_up()?;
+            if !more {
+                actor.close_run();
+            }
+            Ok::<bool, ApiError>(more)
         })
         .await?
         .map_err(|e| store_failure(&e))
+    }
+
+    async fn anything_queued(&self) -> Result<bool, HostFailure> {
+        self.ask(|actor| {
+            actor.close_run();
+            actor.anything_queued()
+        })
+        .await
     }
 
     async fn make_room(&self) -> Result<Option<Turn>, HostFailure> {
@@ -265,23 +282,31 @@ impl Actor {
             shape,
             message_id: self.log.new_id(self.deps.clock.as_ref()),
             env: self.env.clone(),
+            sandbox: self.deps.settings().sandbox,
         })
     }
 
     fn wants_compaction(&mut self, tokens: u64, window: u64) -> bool {
         let budget = self.budget(window);
-        self.auto.wants(tokens, &budget)
+        self.settings().compaction.enabled && self.auto.wants(tokens, &budget)
     }
 
-    fn begin_run_compaction(&mut self, reason: CompactionReason) -> Result<CompactionJob, ApiError> {
+    /// None: there is nothing to compact.
+    fn begin_run_compaction(&mut self, reason: CompactionReason) -> Result<Option<CompactionJob>, ApiError> {
         let model = self.run.as_ref().and_then(|run| run.model.clone()).unwrap_or_else(|| self.branch.model.clone());
-        let job = self.compaction_job(&model)?;
+        let job = match self.compaction_job(&model)? {
+            Ok(job) => job,
+            Err(by) => {
+                self.pause_when_full(None, by.budget);
+                return Ok(None);
+            }
+        };
         if let Some(run) = &mut self.run {
             run.compacting = true;
         }
         self.refresh_status();
         self.publish(EventBody::CompactionStart { reason });
-        Ok(job)
+        Ok(Some(job))
     }
 
     /// True: the conversation is shorter now. A failure leaves it as it was, and is said once.
@@ -292,21 +317,31 @@ impl Actor {
         self.refresh_status();
         let aborted = matches!(made, Err(CompactionError::Aborted));
         let stored = self.store_compaction(made);
-        let tokens = match &stored {
-            Ok(result) => result.tokens_after,
-            Err(_) => self.context_use().tokens,
-        };
-        if !aborted && self.auto.ended(tokens, &budget) {
-            let message = match &stored {
-                Ok(_) => "The conversation still fills most of the model's window after a compaction.".to_owned(),
-                Err(error) => error.message.clone(),
-            };
-            self.publish(EventBody::Warning {
-                kind: "compactionPaused".into(),
-                message: format!("{message} Automatic compaction pauses; compact with instructions, choose a larger model, or go back."),
-            });
+        if !aborted {
+            self.pause_when_full(Some(&stored), budget);
         }
         stored.is_ok()
+    }
+
+    /// Trying again before each request would gain nothing: says so, once. None: there was nothing to compact.
+    fn pause_when_full(&mut self, ended: Option<&Result<CompactResult, ApiError>>, budget: Budget) {
+        let tokens = match ended {
+            Some(Ok(result)) => result.tokens_after,
+            Some(Err(_)) | None => self.context_use().tokens,
+        };
+        if !self.auto.ended(tokens, &budget) {
+            return;
+        }
+        let why = match ended {
+            Some(Ok(_)) => "The conversation still fills most of the model's window after a compaction.",
+            Some(Err(error)) => error.message.as_str(),
+            None => {
+                "The last messages alone fill most of the model's window, and nothing before them is left to summarize."
+            }
+        };
+        let message =
+            format!("{why} Automatic compaction pauses; compact with instructions, choose a larger model, or go back.");
+        self.publish(EventBody::Warning { kind: "compactionPaused".into(), message });
     }
 
     /// Everything of a request but its messages.
@@ -315,7 +350,12 @@ impl Actor {
         model: &ModelRef,
         options: BTreeMap<String, serde_json::Value>,
     ) -> Result<branch::Shape, ApiError> {
-        let (info, provider) = self.deps.models().find(&model.provider, &model.model_id)?;
+        let (model, provider) = self.deps.models().find(&model.provider, &model.model_id)?;
+        Ok(branch::Shape { model, provider, options, setting: self.setting() })
+    }
+
+    /// What of a request does not depend on the model.
+    pub(super) fn setting(&self) -> branch::Setting {
         let work_dir = self.work_dir();
         let mut tools = self.deps.tools.clone();
         tools.extend(self.deps.client_tools.of_session(&self.id, &self.deps.clock));
@@ -336,15 +376,7 @@ impl Actor {
             work_dir: &work_dir,
             date: &self.date,
         });
-        Ok(branch::Shape {
-            model: info,
-            provider,
-            options,
-            tools,
-            descriptions,
-            work_dir: PathBuf::from(&work_dir),
-            system_prompt: system_prompt.into(),
-        })
+        branch::Setting { tools, descriptions, work_dir: PathBuf::from(&work_dir), system_prompt: system_prompt.into() }
     }
 }
 

@@ -1,14 +1,23 @@
 //! Views that show only some nodes: which those are, and what stands above and below each.
 //!
-//! One pass over the index, no bodies, all by place: a session has hundreds of thousands of nodes, and each page is
-//! made anew. What stands above a node follows from what stands above its parent, since parents stand before their
-//! children in the file; where damage turned that round, the walk goes up step by step.
+//! A pass or two over the outline of the tree, no bodies, and arrays by place: a million entries take milliseconds.
 
 use kli_protocol::api::{TreeNode, TreeView};
 use kli_protocol::record::Kind;
 
 use super::MAX_CHILDREN;
-use crate::store::{Ix, Log, Node, Role};
+use crate::store::{Ix, Log, Outline, Role, Spot};
+
+const NOWHERE: u32 = Outline::NOWHERE;
+
+/// The part of a tree that is asked for.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Part {
+    /// Only it and what lies below it.
+    pub root: Option<Ix>,
+    /// Only it and what lies above it.
+    pub last: Option<Ix>,
+}
 
 /// A node that a view shows; for a folded run, its first.
 #[derive(Clone, Copy, Debug)]
@@ -16,238 +25,240 @@ pub(super) struct Shown {
     pub ix: Ix,
     /// The last of a folded run.
     last: Ix,
-    count: u64,
+    count: u32,
+    /// Its number among those that are shown.
+    number: u32,
 }
-
-/// No node, where numbers of nodes stand.
-const NONE: u32 = u32::MAX;
 
 pub(super) struct Fold {
     /// Nodes stand for runs.
     folds: bool,
-    /// In file order; the rest of this speaks of them by their number here.
+    /// In file order.
     shown: Vec<Shown>,
-    parents: Vec<u32>,
-    /// Children of all, one after another, and where those of each begin.
-    children: Vec<u32>,
-    first_child: Vec<u32>,
-}
-
-/// The nodes that a call speaks of, in file order: all; those below `root`; or the way from `root` down to `last`.
-pub(super) fn scope(log: &Log, root: Option<Ix>, last: Option<Ix>) -> Vec<Node> {
-    if last.is_some() {
-        let mut way: Vec<Node> = vec![];
-        let mut found = root.is_none();
-        for node in log.up(last) {
-            if !node.kind.is_mark() {
-                way.push(node);
-            }
-            if Some(node.ix) == root {
-                found = true;
-                break;
-            }
-        }
-        way.sort_unstable_by_key(|node| node.ix);
-        return if found { way } else { vec![] };
-    }
-    let mut nodes: Vec<Node> = log.entries_before(log.end()).collect();
-    nodes.reverse();
-    if let Some(root) = root {
-        let mut inside = Places::new(log, false);
-        nodes.retain(|node| {
-            let is = match node.above {
-                _ if node.ix == root => true,
-                Some(above) if above > node.ix => log.is_ancestor(root, node.ix),
-                above => above.is_some_and(|above| inside.get(above)),
-            };
-            inside.set(node.ix, is);
-            is
-        });
-    }
-    nodes
+    /// The number of the node above each, or [`NOWHERE`].
+    above: Vec<u32>,
+    /// Numbers of the nodes below each: of number N those from `first_below[N]` to `first_below[N + 1]`.
+    below: Vec<u32>,
+    first_below: Vec<u32>,
 }
 
 impl Fold {
-    pub fn new(log: &Log, view: TreeView, leaf: Option<Ix>, nodes: &[Node]) -> Fold {
-        let shown = match view {
-            TreeView::Branches => runs(log, nodes, leaf),
-            _ => shown_singly(log, view, nodes),
+    pub fn new(log: &Log, view: TreeView, leaf: Option<Ix>, part: Part) -> Fold {
+        let outline = log.outline();
+        let inside = Inside::new(&outline, part);
+        // The number of the shown node that stands for each place: its own, or the nearest above.
+        let mut stands = vec![NOWHERE; outline.len()];
+        let mut shown = match view {
+            TreeView::Branches => runs(log, &outline, leaf, &inside, &mut stands),
+            _ => chosen(log, &outline, view, &inside, &mut stands),
         };
-        let mut heads = Places::new(log, NONE);
-        for (number, shown) in (0..).zip(&shown) {
-            heads.set(shown.ix, number);
+        let mut above: Vec<u32> = Vec::with_capacity(shown.len());
+        for node in &shown {
+            let parent = outline.place(node.ix).and_then(|place| outline.spot(place)).map_or(NOWHERE, |s| s.parent);
+            above.push(stands.get(parent as usize).copied().unwrap_or(NOWHERE));
         }
-        // Which shown node stands for each node: its own, or the nearest above.
-        let mut stands = Places::new(log, NONE);
-        let mut parents = vec![NONE; shown.len()];
-        for node in nodes {
-            let above = match node.above {
-                Some(above) if above > node.ix => walk_up(log, above, &heads),
-                above => above.map_or(NONE, |above| stands.get(above)),
-            };
-            let head = heads.get(node.ix);
-            match parents.get_mut(head as usize) {
-                Some(parent) => {
-                    *parent = above;
-                    stands.set(node.ix, head);
-                }
-                None => stands.set(node.ix, above),
-            }
+        if !outline.is_in_file_order() {
+            sort(&mut shown, &mut above);
         }
-        let (children, first_child) = by_parent(&parents);
-        Fold { folds: view == TreeView::Branches, shown, parents, children, first_child }
+        let (below, first_below) = children(&above);
+        Fold { folds: view == TreeView::Branches, shown, above, below, first_below }
     }
 
-    /// Numbers of the nodes before a place, newest first.
-    pub fn before(&self, before: Ix) -> impl Iterator<Item = usize> + use<> {
-        (0..self.shown.partition_point(|shown| shown.ix < before)).rev()
-    }
-
-    pub fn ix(&self, number: usize) -> Option<Ix> {
-        self.shown.get(number).map(|shown| shown.ix)
+    /// Newest first.
+    pub fn shown_before(&self, before: Ix) -> impl Iterator<Item = Shown> + '_ {
+        let end = self.shown.partition_point(|shown| shown.ix < before);
+        self.shown.get(..end).unwrap_or_default().iter().rev().copied()
     }
 
     /// Puts the nearest shown nodes in place of the real ones.
-    pub fn dress(&self, log: &Log, number: usize, node: &mut TreeNode) {
-        let id = |number: &u32| self.ix(*number as usize).map(|ix| log.id(ix));
-        let children = self.children_of(number);
-        node.parent_id = self.parents.get(number).and_then(id);
+    pub fn dress(&self, log: &Log, shown: Shown, node: &mut TreeNode) {
+        let id = |number: &u32| self.shown.get(*number as usize).map(|shown| log.id(shown.ix));
+        let number = shown.number as usize;
+        let edge = |number: usize| self.first_below.get(number).map_or(0, |edge| *edge as usize);
+        let children = self.below.get(edge(number)..edge(number + 1)).unwrap_or_default();
+        node.parent_id = self.above.get(number).and_then(id);
         node.child_count = children.len() as u64;
         node.children = children.iter().take(MAX_CHILDREN).filter_map(id).collect();
-        if let Some(shown) = self.shown.get(number).filter(|_| self.folds) {
+        if self.folds {
             node.last_id = Some(log.id(shown.last));
-            node.count = Some(shown.count);
+            node.count = Some(u64::from(shown.count));
         }
     }
 
-    fn children_of(&self, number: usize) -> &[u32] {
-        let bound = |number: usize| self.first_child.get(number).map_or(0, |first| *first as usize);
-        self.children.get(bound(number)..bound(number + 1)).unwrap_or_default()
-    }
-
-    /// Those with nothing shown above them.
+    /// The topmost nodes, in file order.
     pub fn roots(&self) -> impl Iterator<Item = Ix> + '_ {
-        self.shown.iter().zip(&self.parents).filter(|(_, parent)| **parent == NONE).map(|(shown, _)| shown.ix)
+        self.shown.iter().zip(&self.above).filter(|(_, above)| **above == NOWHERE).map(|(shown, _)| shown.ix)
     }
 }
 
-/// Something for each place of a session.
-struct Places<T>(Vec<T>, T);
+/// All entries of a part, newest first.
+pub(super) fn entries_of(log: &Log, part: Part) -> Vec<Ix> {
+    let outline = log.outline();
+    let inside = Inside::new(&outline, part);
+    let mut all: Vec<Ix> =
+        outline.entries().filter(|(place, _)| inside.has(*place)).map(|(place, _)| outline.ix(place)).collect();
+    all.sort_unstable_by(|a, b| b.cmp(a));
+    all
+}
 
-impl<T: Copy> Places<T> {
-    fn new(log: &Log, value: T) -> Places<T> {
-        Places(vec![value; log.end().0 as usize], value)
+/// Which places belong to the part that is asked for; none: all.
+struct Inside(Option<Vec<bool>>);
+
+impl Inside {
+    fn new(outline: &Outline, part: Part) -> Inside {
+        if part.root.is_none() && part.last.is_none() {
+            return Inside(None);
+        }
+        let mut inside = vec![part.last.is_none(); outline.len()];
+        let mut put = |place: u32, value: bool| {
+            if let Some(flag) = inside.get_mut(place as usize) {
+                *flag = value;
+            }
+        };
+        let mut at = part.last.and_then(|last| outline.place(last));
+        while let Some((place, spot)) = at.and_then(|place| Some((place, outline.spot(place)?))) {
+            put(place, true);
+            at = Some(spot.parent);
+        }
+        if let Some(root) = part.root {
+            let root = outline.place(root);
+            let mut below = vec![false; outline.len()];
+            for (place, spot) in outline.entries() {
+                let is = Some(place) == root || below.get(spot.parent as usize).copied().unwrap_or_default();
+                if let Some(flag) = below.get_mut(place as usize) {
+                    *flag = is;
+                }
+            }
+            inside.iter_mut().zip(below).for_each(|(inside, below)| *inside &= below);
+        }
+        Inside(Some(inside))
     }
 
-    fn get(&self, ix: Ix) -> T {
-        self.0.get(ix.0 as usize).copied().unwrap_or(self.1)
+    fn has(&self, place: u32) -> bool {
+        self.0.as_ref().is_none_or(|inside| inside.get(place as usize).copied().unwrap_or_default())
     }
+}
 
-    fn set(&mut self, ix: Ix, value: T) {
-        if let Some(place) = self.0.get_mut(ix.0 as usize) {
-            *place = value;
+/// Nodes of one sort.
+fn chosen(log: &Log, outline: &Outline, view: TreeView, inside: &Inside, stands: &mut [u32]) -> Vec<Shown> {
+    let mut labelled = vec![];
+    if view == TreeView::Labelled {
+        labelled = log.labels().into_iter().filter_map(|(ix, _)| outline.place(ix)).collect();
+        labelled.sort_unstable();
+    }
+    let shows = |place: u32, spot: &Spot| match view {
+        TreeView::Messages => spot.kind == Kind::Message,
+        TreeView::Prompts => spot.role == Some(Role::User),
+        TreeView::Labelled => labelled.binary_search(&place).is_ok(),
+        TreeView::All | TreeView::Branches => true,
+    };
+    let mut shown: Vec<Shown> = vec![];
+    for (place, spot) in outline.entries().filter(|(place, _)| inside.has(*place)) {
+        let stand = match shows(place, spot) {
+            true => {
+                let (ix, number) = (outline.ix(place), shown.len() as u32);
+                shown.push(Shown { ix, last: ix, count: 1, number });
+                number
+            }
+            false => stands.get(spot.parent as usize).copied().unwrap_or(NOWHERE),
+        };
+        if let Some(slot) = stands.get_mut(place as usize) {
+            *slot = stand;
         }
     }
+    shown
 }
 
-/// The shown node that stands for one whose parent comes later in the file.
-fn walk_up(log: &Log, from: Ix, heads: &Places<u32>) -> u32 {
-    let mut at = Some(from);
-    while let Some(ix) = at {
-        if heads.get(ix) != NONE {
-            return heads.get(ix);
+/// Runs of nodes without a fork, a label or the leaf.
+fn runs(log: &Log, outline: &Outline, leaf: Option<Ix>, inside: &Inside, stands: &mut [u32]) -> Vec<Shown> {
+    // Another program's odd entries do not make a fork, unless something lies below them.
+    let mut has_children = vec![false; outline.len()];
+    for (_, spot) in outline.entries() {
+        if let Some(flag) = has_children.get_mut(spot.parent as usize) {
+            *flag = true;
         }
-        at = log.parent(ix);
     }
-    NONE
+    let mut below = vec![0u8; outline.len()];
+    for (place, spot) in outline.entries().filter(|(place, _)| inside.has(*place)) {
+        let counts = spot.kind != Kind::Unknown || has_children.get(place as usize) == Some(&true);
+        if let Some(count) = below.get_mut(spot.parent as usize).filter(|_| counts) {
+            *count = count.saturating_add(1);
+        }
+    }
+    let mut alone: Vec<bool> = below.into_iter().map(|count| count > 1).collect();
+    let marked = log.labels().into_iter().map(|(ix, _)| ix).chain(leaf);
+    for place in marked.filter_map(|ix| outline.place(ix)) {
+        if let Some(flag) = alone.get_mut(place as usize) {
+            *flag = true;
+        }
+    }
+    let is_alone = |place: u32| alone.get(place as usize).copied().unwrap_or_default();
+    // Whether a child has come already: one at most goes on with its parent's run.
+    let mut taken = vec![false; outline.len()];
+    let mut runs: Vec<Shown> = vec![];
+    for (place, spot) in outline.entries().filter(|(place, _)| inside.has(*place)) {
+        let ix = outline.ix(place);
+        let first = taken.get_mut(spot.parent as usize).is_some_and(|taken| !std::mem::replace(taken, true));
+        let goes_on = first && !is_alone(place) && !is_alone(spot.parent);
+        let open = stands.get(spot.parent as usize).filter(|_| goes_on);
+        let number = match open.and_then(|number| runs.get_mut(*number as usize)) {
+            Some(run) => {
+                run.last = ix;
+                run.count += 1;
+                run.number
+            }
+            None => {
+                let number = runs.len() as u32;
+                runs.push(Shown { ix, last: ix, count: 1, number });
+                number
+            }
+        };
+        if let Some(slot) = stands.get_mut(place as usize) {
+            *slot = number;
+        }
+    }
+    runs
 }
 
-/// Children sorted by parent, in file order, and where those of each parent begin (and the last end).
-fn by_parent(parents: &[u32]) -> (Vec<u32>, Vec<u32>) {
-    let mut next = vec![0u32; parents.len() + 1];
-    for parent in parents {
-        if let Some(count) = next.get_mut(*parent as usize) {
+/// Into file order, with the numbers that follow from it.
+fn sort(shown: &mut [Shown], above: &mut [u32]) {
+    let before: Vec<u32> = above.to_vec();
+    shown.sort_unstable_by_key(|shown| shown.ix);
+    let mut new = vec![NOWHERE; shown.len()];
+    for (number, shown) in shown.iter().enumerate() {
+        if let Some(slot) = new.get_mut(shown.number as usize) {
+            *slot = number as u32;
+        }
+    }
+    for ((number, shown), slot) in shown.iter_mut().enumerate().zip(above) {
+        let old = before.get(shown.number as usize).copied().unwrap_or(NOWHERE);
+        *slot = new.get(old as usize).copied().unwrap_or(NOWHERE);
+        shown.number = number as u32;
+    }
+}
+
+/// The nodes below each, one node's after the other's.
+fn children(above: &[u32]) -> (Vec<u32>, Vec<u32>) {
+    let mut first = vec![0u32; above.len() + 1];
+    for parent in above.iter().filter(|parent| **parent != NOWHERE) {
+        if let Some(count) = first.get_mut(*parent as usize + 1) {
             *count += 1;
         }
     }
     let mut sum = 0;
-    for count in &mut next {
-        sum += std::mem::replace(count, sum);
+    for edge in &mut first {
+        sum += *edge;
+        *edge = sum;
     }
-    let first = next.clone();
-    let mut children = vec![NONE; sum as usize];
-    for (number, parent) in (0..).zip(parents) {
-        if let Some(place) = next.get_mut(*parent as usize) {
-            if let Some(child) = children.get_mut(*place as usize) {
-                *child = number;
+    let mut next = first.clone();
+    let mut below = vec![NOWHERE; sum as usize];
+    for (number, parent) in above.iter().enumerate() {
+        if let Some(edge) = next.get_mut(*parent as usize).filter(|_| *parent != NOWHERE) {
+            if let Some(slot) = below.get_mut(*edge as usize) {
+                *slot = number as u32;
             }
-            *place += 1;
+            *edge += 1;
         }
     }
-    (children, first)
-}
-
-fn shown_singly(log: &Log, view: TreeView, nodes: &[Node]) -> Vec<Shown> {
-    let mut labelled = Places::new(log, false);
-    if view == TreeView::Labelled {
-        log.labels().into_iter().for_each(|(ix, _)| labelled.set(ix, true));
-    }
-    let shows = |node: &&Node| match view {
-        TreeView::Messages => node.kind == Kind::Message,
-        TreeView::Prompts => node.role == Some(Role::User),
-        TreeView::Labelled => labelled.get(node.ix),
-        TreeView::All | TreeView::Branches => true,
-    };
-    nodes.iter().filter(shows).map(|node| Shown { ix: node.ix, last: node.ix, count: 1 }).collect()
-}
-
-/// Runs of nodes without a fork, a label or the leaf.
-fn runs(log: &Log, nodes: &[Node], leaf: Option<Ix>) -> Vec<Shown> {
-    let mut has_children = Places::new(log, false);
-    for node in nodes {
-        node.above.into_iter().for_each(|above| has_children.set(above, true));
-    }
-    let mut ways = Places::new(log, 0u32);
-    for node in nodes {
-        // Another program's odd entries do not make a fork.
-        let counts = node.kind != Kind::Unknown || has_children.get(node.ix);
-        if let Some(above) = node.above.filter(|_| counts) {
-            ways.set(above, ways.get(above).saturating_add(1));
-        }
-    }
-    let mut alone = Places::new(log, false);
-    leaf.into_iter().chain(log.labels().into_iter().map(|(ix, _)| ix)).for_each(|ix| alone.set(ix, true));
-    let mut runs: Vec<Shown> = vec![];
-    // The run whose last node this is, and which may go on.
-    let mut open = Places::new(log, NONE);
-    for node in nodes {
-        let alone = alone.get(node.ix) || ways.get(node.ix) > 1;
-        let run = match node.above {
-            Some(above) if !alone => {
-                // An odd entry goes on a run only where nothing else does.
-                let odd = node.kind == Kind::Unknown && !has_children.get(node.ix) && ways.get(above) > 0;
-                let run = if odd { NONE } else { open.get(above) };
-                if run != NONE {
-                    open.set(above, NONE);
-                }
-                run
-            }
-            _ => NONE,
-        };
-        let run = match runs.get_mut(run as usize) {
-            Some(shown) => {
-                shown.last = node.ix;
-                shown.count += 1;
-                run
-            }
-            None => {
-                runs.push(Shown { ix: node.ix, last: node.ix, count: 1 });
-                u32::try_from(runs.len() - 1).unwrap_or(NONE)
-            }
-        };
-        if !alone {
-            open.set(node.ix, run);
-        }
-    }
-    runs
+    (below, first)
 }
