@@ -65,6 +65,16 @@ impl Unloaded {
     }
 }
 
+/// The system's allocator keeps what was freed unless it is asked.
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+fn give_back() {
+    // SAFETY: it takes no pointer, and the allocator lets any thread call it at any time.
+    unsafe { libc::malloc_trim(0) };
+}
+
+#[cfg(not(all(target_os = "linux", target_env = "gnu")))]
+fn give_back() {}
+
 impl Registry {
     /// Unloads what nobody needs, each so long after its last use, or up to twice as long. Never ends.
     pub async fn keep_unloading(&self, after: Duration) {
@@ -77,36 +87,42 @@ impl Registry {
     /// One round.
     pub async fn unload_idle(&self) {
         let ids: Vec<String> = self.map().keys().cloned().collect();
+        let mut any = false;
         for id in ids {
-            self.unload(&id).await;
+            any |= self.unload(&id).await;
+        }
+        if any {
+            // Walks all that is free: not on a thread that serves.
+            let _ = tokio::task::spawn_blocking(give_back).await;
         }
     }
 
     /// The session's place is taken by an empty one that is being filled, by us: whoever wants the session now
     /// waits until its actor has ended or has said that it stays. So no session ever has two actors.
-    async fn unload(&self, id: &str) {
+    async fn unload(&self, id: &str) -> bool {
         let slot = Slot::default();
         let stays = slot.get_or_try_init(|| async {
-            let handle = self.take_idle(id, &slot).ok_or(())?;
+            let handle = self.take_idle(id, &slot).ok_or(false)?;
             let (reply, answer) = oneshot::channel();
             if handle.mailbox.send(Message::Unload(reply)).await.is_err() {
-                return Err(());
+                return Err(false);
             }
             match answer.await {
                 Ok(kept) => {
                     self.unloaded.put(id, *kept);
-                    Err(())
+                    Err(true)
                 }
                 Err(_) => Ok(handle),
             }
         });
-        let _ = stays.await;
+        let unloaded = stays.await.err().unwrap_or_default();
         let mut map = self.map();
         // Others came by it only under this lock, so that the count is true: the map's and ours.
         let unwanted = map.get(id).is_some_and(|there| Arc::ptr_eq(there, &slot)) && Arc::strong_count(&slot) == 2;
         if unwanted && slot.get().is_none() {
             map.remove(id);
         }
+        unloaded
     }
 
     /// Takes a session out of its slot that nobody holds and nobody asked for since the last round.
