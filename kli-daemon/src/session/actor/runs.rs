@@ -43,6 +43,8 @@ pub(super) struct Run {
     pub compacting: bool,
     /// Its prompt.
     entry_id: Option<String>,
+    /// What files say to the model was read.
+    pub instructed: bool,
     /// Nothing more is taken in: what is said from now on starts another run.
     pub closed: bool,
     waiters: Vec<oneshot::Sender<RunOutcome>>,
@@ -77,6 +79,7 @@ impl Actor {
             retrying: false,
             compacting: false,
             entry_id: start.entry_id.clone(),
+            instructed: false,
             closed: false,
             waiters: vec![waiter],
         });
@@ -122,7 +125,10 @@ impl Actor {
             Some(run_id),
             EventBody::RunEnd { stop_reason: outcome.stop_reason, error: outcome.error.clone(), usage: outcome.usage },
         );
-        self.refresh_branch();
+        // What another program appended meanwhile lies beside the run's own branch.
+        if run.tip != self.log.leaf() {
+            self.refresh_branch();
+        }
         self.refresh_status();
         for waiter in run.waiters {
             let _ = waiter.send(outcome.clone());

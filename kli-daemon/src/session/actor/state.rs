@@ -95,7 +95,7 @@ impl Actor {
             false => branch::read(&self.log, end).map(|window| branch::messages(&window, &model)),
         }
         .map_err(crate::session::api_error)?;
-        let tokens = assembled.tokens(setting.overhead());
+        let tokens = assembled.tokens(setting.overhead);
         let total = assembled.messages.len();
         let mut messages = vec![];
         let mut bytes = 0;
@@ -125,7 +125,7 @@ impl Actor {
         let whole = || self.with_window(|window| branch::messages(window, &model)).unwrap_or_default();
         let assembled = by_usage.unwrap_or_else(whole);
         // What a provider reported has system prompt and tools in it.
-        let overhead = if assembled.anchor.is_some() { 0 } else { self.setting().overhead() };
+        let overhead = if assembled.anchor.is_some() { 0 } else { self.setting().overhead };
         branch::context_use(assembled.tokens(overhead), model.context_window)
     }
 
