@@ -37,7 +37,7 @@ pub use shell::ShellOrder;
 pub use state::{WHOLE_ENTRY, shortened};
 
 use super::branch::{BranchSettings, Cache};
-use super::handle::{Handle, MAILBOX};
+use super::handle::{Door, Handle, MAILBOX};
 use super::hub::Hub;
 use super::{Deps, Settings};
 use crate::compaction::Auto;
@@ -52,6 +52,8 @@ pub(super) enum Message {
     Stop(oneshot::Sender<()>),
     /// Ends the actor, unless it is needed: then the sender is dropped.
     Unload(oneshot::Sender<Box<Kept>>),
+    /// As `Unload`, where the file need not bring it back as it was: it is read anew.
+    Reopen(oneshot::Sender<Box<Kept>>),
 }
 
 /// What a session that has no record yet will be opened with.
@@ -71,6 +73,8 @@ pub struct Actor {
     /// Milestone events on disk, once the session has a file.
     events: Option<EventLog>,
     me: mpsc::WeakSender<Message>,
+    /// For those who follow it, also when it is opened anew.
+    door: Arc<Door>,
     status: watch::Sender<Status>,
     opening: Opening,
     /// Model and options of the branch that the next entry goes on.
@@ -118,6 +122,8 @@ pub(super) fn spawn(log: Arc<Log>, deps: Arc<Deps>, opening: Opening, kept: Kept
         Arc::new(Hub::new(last, deps.settings().max_subscriber_bytes))
     });
     let (mailbox, inbox) = mpsc::channel(MAILBOX);
+    let door = kept.door.unwrap_or_default();
+    door.lead_to(&mailbox);
     let (status, watched) = watch::channel(Status::Idle);
     log.set_opening_name(opening.name.clone());
     let facts = log.facts();
@@ -130,6 +136,7 @@ pub(super) fn spawn(log: Arc<Log>, deps: Arc<Deps>, opening: Opening, kept: Kept
         deps,
         events,
         me: mailbox.downgrade(),
+        door: door.clone(),
         status,
         opening,
         branch: BranchSettings::default(),
@@ -154,7 +161,7 @@ pub(super) fn spawn(log: Arc<Log>, deps: Arc<Deps>, opening: Opening, kept: Kept
     actor.mode = actor.mode_said();
     actor.refresh_branch();
     tokio::spawn(actor.live(inbox));
-    Handle { id, log, hub, status: watched, mailbox, used: Arc::new(AtomicBool::new(true)) }
+    Handle { id, log, hub, status: watched, mailbox, door, used: Arc::new(AtomicBool::new(true)) }
 }
 
 impl Actor {
@@ -171,7 +178,11 @@ impl Actor {
                     let _ = reply.send(Box::new(self.into_kept()));
                     return;
                 }
-                Message::Unload(_) => {}
+                Message::Reopen(reply) if self.is_quiet() && self.queue.is_empty() && self.stopping.is_none() => {
+                    let _ = reply.send(Box::new(self.into_kept()));
+                    return;
+                }
+                Message::Unload(_) | Message::Reopen(_) => {}
             }
             if self.stopping.is_some() && self.is_quiet() {
                 break;

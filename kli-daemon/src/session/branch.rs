@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use kli_protocol::api::{
-    ContextUse, Image, ModelInfo, ModelRef, RunError, RunErrorKind, RunOutcome, RunStop, ToolDescription,
+    ContextUse, Image, ModelInfo, ModelRef, RunError, RunErrorKind, RunOutcome, RunStop, ToolDescription, Warning,
 };
 use kli_protocol::record::{Block, Body, Content, Custom, Kind, Message, Record, StopReason, ToolCallBlock, Usage};
 use serde::{Deserialize, Serialize};
@@ -130,11 +130,20 @@ fn catch_up(log: &Log, at: &mut Option<Ix>, window: &mut Window, tip: Option<Ix>
 /// The window of any branch.
 pub(super) fn read(log: &Log, tip: Option<Ix>) -> Result<Window> {
     let up = log.up(tip).map(|node| item(log, node.ix));
-    let on_branch = |id: &str| match (log.find(id), tip) {
-        (Ok(ix), Some(tip)) => log.is_ancestor(ix, tip),
+    let on_branch = |id: &str| match (log.find_whole(id), tip) {
+        (Some(ix), Some(tip)) => log.is_ancestor(ix, tip),
         _ => false,
     };
     Window::read(up, on_branch)
+}
+
+/// What is odd about the part of a branch that counts, without reading it.
+pub(super) fn window_warnings(log: &Log, tip: Option<Ix>) -> Vec<Warning> {
+    let compactions = log.settings_up(tip).filter(|node| node.kind == Kind::Compaction);
+    let read = compactions.filter_map(|node| Some((node.ix, item(log, node.ix).ok()?)));
+    let Some((at, last)) = read.into_iter().find(|(_, item)| item.is_boundary()) else { return vec![] };
+    let above = |id: &str| log.find_whole(id).is_some_and(|ix| ix != at && log.is_ancestor(ix, at));
+    context::boundary_warning(&last, above).into_iter().collect()
 }
 
 /// The end of a branch from the last reply with usage on; none where that is far, or a compaction or an edit decides

@@ -138,7 +138,7 @@ impl Actor {
 
     /// A run that ended where a crash could have cut it off says so in the file, or it would be taken for that.
     fn note_end(&mut self, run_id: &str, outcome: &Outcome) {
-        if !self.with_window(Window::is_unfinished).unwrap_or_default() {
+        if !self.with_end(Window::is_unfinished).unwrap_or_default() {
             return;
         }
         let mark = RunMark { run_id: run_id.into(), stop_reason: Some(outcome.stop), error: outcome.error.clone() };
@@ -208,7 +208,7 @@ impl Actor {
     pub fn continue_run(&mut self) -> Result<Started, ApiError> {
         self.check_quiet()?;
         self.check_writable()?;
-        let answered = self.with_window(Window::is_answered).map_err(crate::session::api_error)?;
+        let answered = self.with_end(Window::is_answered).map_err(crate::session::api_error)?;
         if self.log.leaf().is_none() || (answered && !self.anything_queued()) {
             return Err(ApiError::new(ErrorKind::InvalidEntry, "There is nothing to continue: prompt it instead."));
         }

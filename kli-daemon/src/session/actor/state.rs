@@ -50,7 +50,7 @@ impl Actor {
     pub fn state(&self) -> SessionState {
         let info = self.info();
         let mut warnings = info.warnings.clone();
-        warnings.extend(self.with_window(|window| window.warnings().to_vec()).unwrap_or_default());
+        warnings.extend(branch::window_warnings(&self.log, self.tip()));
         SessionState {
             info: SessionInfo { warnings, ..info },
             leaf_id: self.tip_id(),
@@ -220,6 +220,11 @@ impl Actor {
         self.publish(body);
     }
 
+    /// What those who follow it see may be another than before.
+    pub fn tell_reopened(&mut self) {
+        self.tell_info();
+    }
+
     /// Deletes the session, unless something goes on; nothing can begin meanwhile.
     pub fn delete(&mut self) -> Result<(), ApiError> {
         if !self.is_quiet() {
@@ -234,9 +239,9 @@ impl Actor {
 impl Handle {
     /// Events from a snapshot on, or after a number.
     pub fn feed(&self, params: SubscribeParams) -> futures_util::stream::BoxStream<'static, Arc<str>> {
-        let mailbox = self.mailbox.downgrade();
+        let door = self.door.clone();
         let snapshot: Snapshotter = Arc::new(move || {
-            let mailbox = mailbox.upgrade();
+            let mailbox = door.mailbox();
             async move {
                 let (reply, answer) = tokio::sync::oneshot::channel();
                 let call = Box::new(move |actor: &mut Actor| {

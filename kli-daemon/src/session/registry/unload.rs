@@ -12,8 +12,10 @@ use std::time::Duration;
 use kli_protocol::api::Status;
 use tokio::sync::oneshot;
 
-use super::{Registry, Slot};
-use crate::session::actor::{Kept, Message};
+use kli_protocol::ApiError;
+
+use super::{Registry, Slot, api_error, blocking};
+use crate::session::actor::{Kept, Message, Opening};
 use crate::session::handle::Handle;
 
 /// Events of unloaded sessions, together. Beyond it those of the longest unloaded go; who wants them later gets what
@@ -123,6 +125,49 @@ impl Registry {
             map.remove(id);
         }
         unloaded
+    }
+
+    /// A person opens a session: where it could not be written to it is read anew, since what was in the way may be
+    /// gone. Those who follow it go on.
+    pub async fn opened(&self, handle: Handle) -> Result<Handle, ApiError> {
+        let facts = handle.log.facts();
+        let Some(path) = facts.path.filter(|_| facts.read_only.is_some() && !facts.newer_version) else {
+            return Ok(handle);
+        };
+        let slot = Slot::default();
+        if !self.take_place(&handle, &slot) {
+            // Somebody else is at it.
+            return self.open_id(&handle.id).await;
+        }
+        let id = handle.id.clone();
+        let made = slot.get_or_try_init(|| async {
+            let (reply, answer) = oneshot::channel();
+            let _ = handle.mailbox.send(Message::Reopen(reply)).await;
+            let Ok(kept) = answer.await else { return Ok(handle) };
+            self.deps.store.forget(&handle.log);
+            drop(handle);
+            let store = self.deps.store.clone();
+            let log = blocking(move || store.open_path(&path)).await?.map_err(api_error)?;
+            let handle = self.spawn(log, Opening::default(), *kept);
+            handle.ask(|actor| actor.tell_reopened()).await?;
+            Ok(handle)
+        });
+        let made = made.await.cloned();
+        if made.is_err() {
+            self.map().remove(id.as_ref());
+        }
+        made
+    }
+
+    /// Puts an empty slot in the place of a session's; false where it is not there any more.
+    fn take_place(&self, handle: &Handle, instead: &Slot) -> bool {
+        let mut map = self.map();
+        let there = map.get_mut(handle.id.as_ref()).filter(|slot| {
+            slot.get().is_some_and(|there| there.mailbox.same_channel(&handle.mailbox))
+        });
+        let Some(there) = there else { return false };
+        *there = instead.clone();
+        true
     }
 
     /// Takes a session out of its slot that nobody holds and nobody asked for since the last round.
