@@ -18,6 +18,7 @@ use toml::{Table, Value};
 
 use crate::provider::settings::{ModelsSettings, ProviderSettings, Timeouts};
 use crate::store::Durability;
+use crate::tool::sandbox::Sandbox;
 use schema::{PROJECT, ROOT};
 
 #[derive(Debug, thiserror::Error)]
@@ -58,6 +59,7 @@ pub struct Config {
     pub default_model: Option<ModelRef>,
     pub default_mode: Mode,
     pub durability: Durability,
+    /// What commands may touch.
     pub sandbox: Sandbox,
     /// How long the daemon stays when nobody is connected, nothing runs and nothing lives only in memory.
     pub idle_exit: Option<Duration>,
@@ -72,16 +74,6 @@ pub struct Config {
     set: Table,
     /// Keys that the environment or a flag set: a project does not change them.
     pinned: BTreeSet<String>,
-}
-
-/// What commands of the model may reach.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Sandbox {
-    #[default]
-    Off,
-    WorkspaceWrite,
-    ReadOnly,
 }
 
 /// The bounds that a person may move.

@@ -30,4 +30,4 @@ pub use assemble::{Assembled, assemble, continuation};
 pub use cut::{Cut, find_cut};
 pub use item::{Item, branch_summary_text, compaction_text};
 pub use settings::Settings;
-pub use window::Window;
+pub use window::{Window, boundary_warning};

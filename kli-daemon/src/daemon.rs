@@ -32,6 +32,7 @@ use crate::session::{CompactionSettings, Deps, ProjectSettings, Registry, Settin
 use crate::store::{Store, StoreSettings};
 use crate::telemetry::{self, LogTo};
 use crate::tool;
+use crate::tool::sandbox::Sandbox;
 
 /// What the command line says.
 #[derive(Clone, Debug, Default)]
@@ -45,6 +46,9 @@ pub struct Options {
 
 /// Runs the daemon until it is told to stop.
 pub async fn run(options: Options) -> anyhow::Result<()> {
+    // Beyond a limit on file sizes a write is to fail, not to end the daemon. A handler and no ignoring: commands
+    // begin with the signal as it always was.
+    let _file_size = signal(SignalKind::from_raw(libc::SIGXFSZ))?;
     let dirs = directories::ProjectDirs::from("", "", "kli");
     let state_dir = dirs.as_ref().map(|d| d.state_dir().unwrap_or_else(|| d.data_local_dir()).to_owned());
     let config = load_config(&options)?;
@@ -73,6 +77,7 @@ pub async fn run(options: Options) -> anyhow::Result<()> {
         tracing::warn!(orphans, "ended commands that an earlier daemon left running");
     }
 
+    tell_sandbox(config.sandbox);
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
     let store_settings =
         StoreSettings { durability: config.durability, max_memory_bytes: config.limits.max_memory_bytes };
@@ -164,6 +169,9 @@ impl Daemon {
         let changed = {
             let mut config = self.config.write().unwrap_or_else(std::sync::PoisonError::into_inner);
             let changed = config.diff(&new);
+            if config.sandbox != new.sandbox {
+                tell_sandbox(new.sandbox);
+            }
             self.models.send_replace(model_table(&new, &self.clients, &self.clock));
             self.settings.send_replace(Arc::new(settings));
             *config = new;
@@ -297,6 +305,7 @@ fn session_settings(config: &Config) -> anyhow::Result<Settings> {
         retry: RetrySettings { max_attempts: config.retry.max_attempts, base_delay_ms: config.retry.base_delay_ms },
         compaction: compaction_settings(config.compaction),
         max_subscriber_bytes: usize::try_from(config.limits.max_subscriber_bytes).unwrap_or(usize::MAX),
+        sandbox: config.sandbox,
     })
 }
 
@@ -333,6 +342,15 @@ fn named_limits(rpc: &Limits, config: &crate::config::Limits) -> std::collection
     named.insert("maxSubscriberBytes".into(), config.max_subscriber_bytes);
     named.insert("maxMemoryBytes".into(), config.max_memory_bytes);
     named
+}
+
+/// Says what of the sandbox this system does not hold, so that nobody believes in more than there is.
+fn tell_sandbox(sandbox: Sandbox) {
+    match sandbox.gaps() {
+        Ok(gaps) if gaps.is_empty() => {}
+        Ok(gaps) => tracing::warn!(%sandbox, gaps = gaps.join("; "), "the sandbox does not hold all here"),
+        Err(error) => tracing::error!(%error),
+    }
 }
 
 fn rpc_limits(config: &Config) -> Limits {

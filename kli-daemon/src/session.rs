@@ -31,6 +31,7 @@ use crate::provider::Models;
 use crate::store::{Durability, Log, Store, StoreError};
 use crate::tool::Tool;
 use crate::tool::policy::Rules;
+use crate::tool::sandbox::Sandbox;
 use crate::workspace::Places;
 
 /// What the configuration says about sessions.
@@ -46,6 +47,8 @@ pub struct Settings {
     pub compaction: CompactionSettings,
     /// How far a subscriber may lag behind, in bytes.
     pub max_subscriber_bytes: usize,
+    /// What commands may touch.
+    pub sandbox: Sandbox,
 }
 
 /// When a conversation is shortened, and how far.
@@ -85,7 +88,7 @@ impl Deps {
 
     /// Where the milestone events of a session are kept; none: it has no file.
     pub fn event_path(&self, log: &Log) -> Option<PathBuf> {
-        let path = log.facts().path?;
+        let path = log.path()?;
         let inside = self.store.session_dir().is_some_and(|dir| path.starts_with(dir));
         if inside {
             let mut name = path.into_os_string();

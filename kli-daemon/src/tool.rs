@@ -20,7 +20,7 @@ mod edit;
 mod file;
 mod find;
 mod grep;
-mod image;
+pub(crate) mod image;
 mod job_tools;
 pub mod jobs;
 mod ls;
@@ -88,6 +88,8 @@ pub struct ToolContext {
     pub images: bool,
     /// The session's background commands.
     pub jobs: Arc<jobs::Jobs>,
+    /// What commands may touch.
+    pub sandbox: sandbox::Sandbox,
 }
 
 /// A callback for output as it comes.

@@ -76,11 +76,11 @@ fn calls_race_with_unloading() {
     session.ask("hello");
     std::thread::scope(|scope| {
         for caller in 0..3 {
-            let (daemon, id) = (&daemon, &session.id);
+            let (mut client, id) = (daemon.client(), &session.id);
             scope.spawn(move || {
                 for round in 0..100 {
                     let name = format!("{caller}-{round}");
-                    let named = daemon.client().call("setSessionName", json!({ "sessionId": id, "name": name }));
+                    let named = client.call("setSessionName", json!({ "sessionId": id, "name": name }));
                     assert_eq!(named["sessionId"], json!(id));
                 }
             });

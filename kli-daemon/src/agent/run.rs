@@ -12,14 +12,15 @@ use super::{HostFailure, Outcome, RunEvent, RunHost, RunOptions, tools};
 /// Runs until the model is done, the limit of turns is reached, something fails, or `cancel`.
 pub async fn run<H: RunHost>(host: &H, options: RunOptions, cancel: CancellationToken) -> Outcome {
     let mut outcome = Outcome::default();
-    let stop = match turns(host, &options, &cancel, &mut outcome).await {
+    let ended = turns(host, &options, &cancel, &mut outcome).await;
+    let on_disk = host.on_disk().await;
+    outcome.stop = match ended.and_then(|stop| on_disk.map(|()| stop)) {
         Ok(stop) => stop,
         Err(HostFailure(error)) => {
             outcome.error = Some(error);
             RunStop::Error
         }
     };
-    outcome.stop = stop;
     outcome
 }
 
@@ -72,7 +73,13 @@ async fn turns<H: RunHost>(
                 if cancel.is_cancelled() {
                     return Ok(RunStop::Aborted);
                 }
-                if !host.more_to_say().await? {
+                let more = match options.max_turns.is_some_and(|max| turns >= max) {
+                    // What waits stays queued: there is no turn left to answer it.
+                    true if host.anything_queued().await? => return Ok(RunStop::MaxTurns),
+                    true => false,
+                    false => host.more_to_say().await?,
+                };
+                if !more {
                     return Ok(RunStop::Done);
                 }
             }

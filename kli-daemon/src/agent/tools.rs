@@ -8,7 +8,7 @@ use kli_protocol::record::{Content, ToolCallBlock, ToolResultMessage};
 use tokio_util::sync::CancellationToken;
 
 use super::{CallInfo, HostFailure, Permission, RunEvent, RunHost, Turn};
-use crate::context::assemble::ABORTED_RESULT;
+use crate::context::assemble::{ABORTED_RESULT, NOT_BEGUN_RESULT};
 use crate::tool::{Effect, Tool, ToolOutput};
 
 /// Calls of one reply that run at the same time at most.
@@ -100,7 +100,7 @@ async fn run_tool<H: RunHost>(
     cancel: &CancellationToken,
 ) -> ToolOutput {
     if cancel.is_cancelled() {
-        return ToolOutput::error(ABORTED_RESULT);
+        return ToolOutput::error(NOT_BEGUN_RESULT);
     }
     let outline = tool.outline(&call.arguments, &turn.work_dir);
     let info = info(call, outline.title.clone(), outline.locations.clone());
@@ -110,7 +110,7 @@ async fn run_tool<H: RunHost>(
     }
     let permission = tokio::select! {
         permission = host.permit(tool.clone(), info, outline) => permission,
-        () = cancel.cancelled() => Permission::Refused(ABORTED_RESULT.into()),
+        () = cancel.cancelled() => Permission::Refused(NOT_BEGUN_RESULT.into()),
     };
     if let Permission::Refused(why) = permission {
         return ToolOutput::error(why);

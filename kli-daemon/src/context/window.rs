@@ -4,10 +4,9 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use kli_protocol::api::Warning;
-use kli_protocol::record::{Content, Kind, SummaryDetails, ToolCallBlock, ToolResultMessage};
+use kli_protocol::record::{Block, Content, Kind, StopReason, SummaryDetails, ToolCallBlock};
 
-use super::assemble::ABORTED_RESULT;
-use super::item::{Item, Meaning, Sent, Summary};
+use super::item::{Item, Meaning, Sent, Summary, reported};
 
 /// How far above a boundary the reply is looked for whose results lie below it.
 const MAX_EXTENSION: usize = 512;
@@ -64,6 +63,11 @@ impl Window {
         Ok(window)
     }
 
+    /// The end of a branch alone, root → leaf: for what its last entries tell.
+    pub fn of_end(items: Vec<Arc<Item>>) -> Window {
+        Window { items, ..Window::default() }
+    }
+
     /// Takes in a record that was appended at the leaf. Not for records of another program: read again then.
     pub fn push(&mut self, item: Arc<Item>) {
         match &item.meaning {
@@ -116,6 +120,27 @@ impl Window {
         self.compaction.max(edit).map_or(0, |at| at + 1)
     }
 
+    /// Tokens by the newest reported usage and what came after it, without assembling anything. None where that is
+    /// not all there is to it.
+    pub fn reported_tokens(&self) -> Option<u64> {
+        let barrier = self.usage_barrier();
+        let mut after: u64 = 0;
+        let mut results = 0;
+        for (at, item) in self.items.iter().enumerate().rev() {
+            let Some((reply, sent)) = item.assistant() else {
+                results += usize::from(item.result().is_some());
+                after = after.saturating_add(item.tokens());
+                continue;
+            };
+            let blocks = reply.content.blocks();
+            let is_sent = blocks.iter().any(|block| !matches!(block, Block::Thinking(_) | Block::Unknown(_)));
+            let answered = reply.content.tool_calls().count() == results;
+            let counts = at >= barrier && sent == Sent::Whole && is_sent && answered && reported(&reply.usage) > 0;
+            return counts.then(|| reported(&reply.usage).saturating_add(after));
+        }
+        None
+    }
+
     /// The calls at the end of the branch that have no stored result, oldest first: each gets one before the next
     /// entry is appended.
     pub fn open_calls(&self) -> Vec<ToolCallBlock> {
@@ -142,10 +167,10 @@ impl Window {
         Vec::new()
     }
 
-    /// Whether a run was cut off here: the branch ends in a prompt without reply, a tool result that no reply
-    /// followed, or a reply that asks for tools.
-    pub fn is_interrupted(&self) -> bool {
-        let mut results: Vec<&ToolResultMessage> = Vec::new();
+    /// Whether a run could have been cut off here: the branch ends in a prompt without reply, a tool result that no
+    /// reply followed, or a reply that asks for tools.
+    pub fn is_unfinished(&self) -> bool {
+        let mut results = false;
         for item in self.items.iter().rev() {
             if item.is_prompt() {
                 return true;
@@ -153,18 +178,31 @@ impl Window {
             if item.kind == Kind::BranchSummary {
                 return false;
             }
-            results.extend(item.result());
+            results |= item.result().is_some();
             if let Some((assistant, sent)) = item.assistant() {
-                let aborted = results.iter().any(|r| r.is_error && r.content.text() == ABORTED_RESULT);
                 return match sent {
-                    Sent::Whole => assistant.content.tool_calls().next().is_some() && !aborted,
+                    Sent::Whole => assistant.content.tool_calls().next().is_some(),
                     // Cut off by its limit, the reply ends the run once its calls are answered.
                     Sent::CallsNotRun => !self.open_calls().is_empty(),
                     Sent::AnsweredCalls | Sent::Never => false,
                 };
             }
         }
-        !results.is_empty()
+        results
+    }
+
+    /// Whether the model has said all it had to say, and nobody has said anything since.
+    pub fn is_answered(&self) -> bool {
+        for item in self.items.iter().rev() {
+            if let Some((reply, sent)) = item.assistant() {
+                let whole = sent == Sent::Whole && reply.stop_reason == StopReason::Stop;
+                return whole && reply.error_message.is_none() && reply.content.tool_calls().next().is_none();
+            }
+            if item.message().is_some() {
+                return false;
+            }
+        }
+        false
     }
 
     fn push_compaction(&mut self, item: Arc<Item>) {
@@ -197,6 +235,12 @@ impl Window {
             *item = Arc::new(item.edited(replacement));
         }
     }
+}
+
+/// What is wrong with the boundary of the compaction that counts; `above` says whether an entry of that id lies above
+/// it on its branch.
+pub fn boundary_warning(compaction: &Item, mut above: impl FnMut(&str) -> bool) -> Option<Warning> {
+    kept_above(compaction, compaction.summary()?, &[], &mut above).err()
 }
 
 /// The boundary above a compaction; none: it keeps nothing.

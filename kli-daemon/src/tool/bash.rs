@@ -59,7 +59,7 @@ impl Tool for Bash {
                 return start(request.command, &context);
             }
             match run_command(request.command, request.timeout, &context).await {
-                Ok(outcome) => answer(outcome, request.timeout, context.jobs.sandbox()),
+                Ok(outcome) => answer(outcome, request.timeout, context.sandbox),
                 Err(error) => ToolOutput::error(error.to_string()),
             }
         })

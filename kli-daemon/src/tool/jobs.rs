@@ -17,7 +17,6 @@ use tokio_util::task::TaskTracker;
 
 use super::output::Tail;
 use super::process::{self, Whose};
-use super::sandbox::Sandbox;
 use super::shell::{self, Process};
 use crate::text::Limits;
 
@@ -43,7 +42,6 @@ pub enum JobError {
 /// `shutdown` ends all and waits; a drop ends all too, but may leave a moment in which they still are.
 #[derive(Debug)]
 pub struct Jobs {
-    sandbox: Sandbox,
     marker: String,
     calls: AtomicU64,
     closing: CancellationToken,
@@ -81,16 +79,8 @@ struct Seen {
 
 impl Default for Jobs {
     fn default() -> Jobs {
-        Jobs::new(Sandbox::Off)
-    }
-}
-
-impl Jobs {
-    /// For a session whose commands run in this sandbox.
-    pub fn new(sandbox: Sandbox) -> Jobs {
         static SESSIONS: AtomicU64 = AtomicU64::new(0);
         Jobs {
-            sandbox,
             marker: process::session_marker(SESSIONS.fetch_add(1, Ordering::Relaxed)),
             calls: AtomicU64::new(0),
             closing: CancellationToken::new(),
@@ -98,11 +88,9 @@ impl Jobs {
             state: Mutex::default(),
         }
     }
+}
 
-    pub fn sandbox(&self) -> Sandbox {
-        self.sandbox
-    }
-
+impl Jobs {
     /// All that are remembered, oldest first.
     pub fn list(&self) -> Vec<Job> {
         let jobs = self.state().jobs.clone();

@@ -209,7 +209,7 @@ pub(crate) fn spawn(command: &str, context: &ToolContext) -> Result<Process, Com
         .stderr(writer);
     // `shell` goes with the closure: it holds the writing ends, and with them open the output would never end.
     let start = move |_: &[&str]| start(shell);
-    let child = sandbox::confine(context.jobs.sandbox(), &context.work_dir, start)??;
+    let child = sandbox::confine(context.sandbox, &context.work_dir, start)??;
     let tree = Tree::new(child.id(), call);
     Ok(Process { child, output, tree })
 }

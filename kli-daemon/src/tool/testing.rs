@@ -30,6 +30,7 @@ impl Place {
             progress: Arc::new(move |text| sink.lock().unwrap().push_str(text)),
             images: true,
             jobs: Arc::new(jobs::Jobs::default()),
+            sandbox: super::sandbox::Sandbox::Off,
         };
         Place { dir, context, printed }
     }

@@ -53,7 +53,7 @@ impl Tool for Write {
         Outline {
             title: format!("write {}", path::display(&resolved, work_dir)),
             locations: vec![Location { path: name.clone(), line: None }],
-            changes: Some(vec![Change { path: name, line: None, old_text, new_text }]),
+            changes: Some(vec![Change { path: name, line: Some(1), old_text, new_text }]),
         }
     }
 

@@ -14,13 +14,12 @@ use kli_protocol::{ApiError, ErrorKind};
 use super::Context;
 use crate::rpc::{Caller, Module, register};
 use crate::session::actor::{PromptAnswer, PromptOrder, ShellOrder, Started, check_option};
+use crate::tool::image::{LARGEST_FILE, format_of, prepare};
 
 /// An abort answers within this time; the run may take a moment longer to end.
 const ABORT_ANSWERS: Duration = Duration::from_millis(900);
 const MAX_KEY: usize = 64;
 const MAX_IMAGES: usize = 20;
-/// Of one image's file.
-const MAX_IMAGE_BYTES: u64 = 10 << 20;
 
 pub(super) fn register_all(module: &mut Module<Context>) {
     register::<api::Prompt, _, _>(
@@ -122,7 +121,7 @@ pub(super) fn register_all(module: &mut Module<Context>) {
 async fn prompt(context: &Context, caller: &Caller, params: PromptParams) -> Result<PromptResult, ApiError> {
     let wait = params.wait == Some(true);
     let session = params.session_id.clone();
-    let order = order(params)?;
+    let order = order(params).await?;
     let started = match context.ask(caller, &session, move |actor| actor.prompt(order)).await? {
         PromptAnswer::Now(started) => (*started)?,
         PromptAnswer::Later(answer) => answer
@@ -142,7 +141,7 @@ async fn finished(started: Started) -> Result<PromptResult, ApiError> {
     Ok(result)
 }
 
-fn order(params: PromptParams) -> Result<PromptOrder, ApiError> {
+async fn order(params: PromptParams) -> Result<PromptOrder, ApiError> {
     if params.text.trim().is_empty() {
         return Err(ApiError::invalid_params("text: a prompt says something"));
     }
@@ -163,7 +162,7 @@ fn order(params: PromptParams) -> Result<PromptOrder, ApiError> {
         text: params.text,
         typed: None,
         expand: params.expand == Some(true),
-        images: images(params.images.unwrap_or_default())?,
+        images: images(params.images.unwrap_or_default()).await?,
         behavior: params.behavior,
         approvals: params.approvals.unwrap_or(Approvals::Wait),
         leaf_id: params.leaf_id,
@@ -176,51 +175,54 @@ fn order(params: PromptParams) -> Result<PromptOrder, ApiError> {
 
 pub(super) fn check_key(key: Option<&str>) -> Result<(), ApiError> {
     match key {
-        Some(key) if key.is_empty() || key.len() > MAX_KEY => {
+        Some(key) if key.is_empty() || key.chars().count() > MAX_KEY => {
             Err(ApiError::invalid_params(format!("idempotencyKey: 1 to {MAX_KEY} characters")))
         }
         _ => Ok(()),
     }
 }
 
-/// Reads the images of a prompt: their bytes as given, or from files.
-fn images(images: Vec<Image>) -> Result<Vec<Block>, ApiError> {
+/// The images of a prompt, from bytes or files, as every provider takes them: one that is refused would be refused
+/// again with every later request of the session.
+async fn images(images: Vec<Image>) -> Result<Vec<Block>, ApiError> {
     if images.len() > MAX_IMAGES {
         return Err(ApiError::invalid_params(format!("images: at most {MAX_IMAGES}")));
     }
-    images.into_iter().map(image_block).collect()
+    if images.is_empty() {
+        return Ok(vec![]);
+    }
+    // Reading and scaling takes its time; the call keeps its place in the order meanwhile.
+    crate::session::blocking(move || images.into_iter().map(image_block).collect()).await?
 }
 
 fn image_block(image: Image) -> Result<Block, ApiError> {
-    match (image.data, image.path) {
+    let (name, bytes) = match (image.data, image.path) {
         (Some(data), None) => {
             let bytes = base64::engine::general_purpose::STANDARD
-                .decode(&data)
+                .decode(data)
                 .map_err(|e| ApiError::invalid_params(format!("images: data is no base64 ({e})")))?;
-            let mime_type = image
-                .mime_type
-                .or_else(|| mime_type(&bytes))
-                .ok_or_else(|| ApiError::invalid_params("images: mimeType is needed with this data"))?;
-            Ok(Block::Image(ImageBlock { data, mime_type }))
+            ("data".to_owned(), bytes)
         }
         (None, Some(path)) => {
-            let fault = |says: String| ApiError::invalid_params(format!("images: {path}: {says}"));
-            if !Path::new(&path).is_absolute() {
-                return Err(fault("not absolute; the daemon's directory is not yours".into()));
-            }
-            let size = std::fs::metadata(&path).map_err(|e| fault(e.to_string()))?;
-            if !size.is_file() || size.len() > MAX_IMAGE_BYTES {
-                return Err(fault(format!("no plain file of at most {MAX_IMAGE_BYTES} bytes")));
-            }
-            let bytes = std::fs::read(&path).map_err(|e| fault(e.to_string()))?;
-            let mime_type = mime_type(&bytes).ok_or_else(|| fault("no PNG, JPEG, GIF or WebP picture".into()))?;
-            let data = base64::engine::general_purpose::STANDARD.encode(&bytes);
-            Ok(Block::Image(ImageBlock { data, mime_type }))
+            let bytes = read_image(&path).map_err(|e| ApiError::invalid_params(format!("images: {path}: {e}")))?;
+            (path, bytes)
         }
-        _ => Err(ApiError::invalid_params("images: each has either `data` and `mimeType`, or a `path`")),
-    }
+        _ => return Err(ApiError::invalid_params("images: each has either `data` and `mimeType`, or a `path`")),
+    };
+    // What the bytes are counts, not what they are said to be.
+    let format = format_of(&bytes)
+        .ok_or_else(|| ApiError::invalid_params(format!("images: {name}: no PNG, JPEG, GIF or WebP picture")))?;
+    let picture = prepare(bytes, format).map_err(|e| ApiError::invalid_params(format!("images: {name}: {e}")))?;
+    Ok(Block::Image(ImageBlock { data: picture.data, mime_type: picture.mime_type.to_owned() }))
 }
 
-fn mime_type(bytes: &[u8]) -> Option<String> {
-    image::guess_format(bytes).ok().map(|format| format.to_mime_type().to_owned())
+fn read_image(path: &str) -> Result<Vec<u8>, String> {
+    if !Path::new(path).is_absolute() {
+        return Err("not absolute; the daemon's directory is not yours".into());
+    }
+    let size = std::fs::metadata(path).map_err(|e| e.to_string())?;
+    if !size.is_file() || size.len() > LARGEST_FILE {
+        return Err(format!("no plain file of at most {LARGEST_FILE} bytes"));
+    }
+    std::fs::read(path).map_err(|e| e.to_string())
 }

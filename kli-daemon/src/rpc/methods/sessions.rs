@@ -1,7 +1,11 @@
 //! Methods about sessions as wholes.
 
+use std::collections::BTreeMap;
+
 use kli_protocol::ApiError;
 use kli_protocol::api::{self, Empty, ExportSessionResult, OpenSessionParams, SessionInfo};
+
+use serde_json::Value;
 
 use super::{Context, look};
 use crate::rpc::{Caller, Module, register};
@@ -10,7 +14,8 @@ use crate::store::Export;
 
 pub(super) fn register_all(module: &mut Module<Context>) {
     register::<api::CreateSession, _, _>(module, |context, _, params| async move {
-        unsupported_servers(params.mcp_servers.is_some())?;
+        unsupported_servers(params.mcp_servers.as_ref())?;
+        check_env(params.env.as_ref())?;
         context.registry.create(params).await
     });
     register::<api::ContinueSession, _, _>(module, |context, _, params| async move {
@@ -74,13 +79,15 @@ pub(super) fn register_all(module: &mut Module<Context>) {
 }
 
 async fn open(context: &Context, caller: &Caller, params: OpenSessionParams) -> Result<SessionInfo, ApiError> {
-    unsupported_servers(params.mcp_servers.is_some())?;
+    unsupported_servers(params.mcp_servers.as_ref())?;
+    check_env(params.env.as_ref())?;
     let rebind = params.rebind.as_deref().map(session::canonical_dir).transpose()?;
     let handle = match (&params.session_id, &params.path) {
         (Some(id), None) => context.registry.find(id).await?,
         (None, Some(path)) => context.registry.open_path(&session::absolute(path)?).await?,
         _ => return Err(ApiError::invalid_params("give either `sessionId` or `path`")),
     };
+    let handle = context.registry.opened(handle).await?;
     let pending = handle
         .send(move |actor| {
             if let Some(work_dir) = rebind {
@@ -97,9 +104,22 @@ async fn open(context: &Context, caller: &Caller, params: OpenSessionParams) -> 
     context.registry.used(&handle).await
 }
 
-fn unsupported_servers(given: bool) -> Result<(), ApiError> {
-    match given {
-        true => Err(ApiError::invalid_params("mcpServers: this version has no MCP client yet; leave it out")),
-        false => Ok(()),
+/// A process can be given no other variables.
+fn check_env(env: Option<&BTreeMap<String, String>>) -> Result<(), ApiError> {
+    let odd =
+        |(name, value): &(&String, &String)| name.is_empty() || name.contains(['=', '\0']) || value.contains('\0');
+    match env.into_iter().flatten().find(odd) {
+        Some((name, _)) => Err(ApiError::invalid_params(format!("env: {name:?} cannot be set: no `=` and no NUL"))),
+        None => Ok(()),
+    }
+}
+
+/// An editor that always sends its list may send an empty one.
+fn unsupported_servers(given: Option<&Value>) -> Result<(), ApiError> {
+    let servers = given.map(|value| value.get("mcpServers").unwrap_or(value));
+    match servers.and_then(Value::as_object) {
+        None if servers.is_none() => Ok(()),
+        Some(servers) if servers.is_empty() => Ok(()),
+        _ => Err(ApiError::invalid_params("mcpServers: this version has no MCP client yet; leave it out")),
     }
 }

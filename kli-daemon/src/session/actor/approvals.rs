@@ -1,6 +1,7 @@
 //! Tool calls that wait for a person.
 
 use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
 
 use kli_protocol::api::{Approval, Approvals as OnAsk, Decision, EventBody};
 use kli_protocol::{ApiError, ErrorKind};
@@ -26,7 +27,16 @@ pub(super) struct Approvals {
 struct Open {
     approval: Approval,
     run_id: String,
+    tool: Arc<dyn Tool>,
+    call: CallInfo,
     answer: oneshot::Sender<Permission>,
+}
+
+struct Resolution {
+    decision: Decision,
+    permission: Permission,
+    message: Option<String>,
+    by: Option<String>,
 }
 
 /// Whether a call may run: known now, or when a person has answered.
@@ -56,8 +66,8 @@ impl Approvals {
 }
 
 impl Actor {
-    pub(super) fn permit(&mut self, tool: &dyn Tool, call: &CallInfo, outline: &Outline) -> Permit {
-        let verdict = self.judge(tool, call);
+    pub(super) fn permit(&mut self, tool: Arc<dyn Tool>, call: CallInfo, outline: &Outline) -> Permit {
+        let verdict = self.judge(tool.as_ref(), &call);
         let (reason, rule) = match verdict {
             Verdict::Allow => return Permit::Now(Permission::Granted),
             Verdict::Deny { reason } => return Permit::Now(Permission::Refused(reason)),
@@ -79,7 +89,7 @@ impl Actor {
             changes: outline.changes.clone(),
         };
         let (answer, answered) = oneshot::channel();
-        self.approvals.open.push(Open { approval: approval.clone(), run_id, answer });
+        self.approvals.open.push(Open { approval: approval.clone(), run_id, tool, call, answer });
         self.publish(EventBody::ApprovalRequested { approval });
         self.refresh_status();
         Permit::Later(answered)
@@ -101,11 +111,10 @@ impl Actor {
         message: Option<String>,
         by: Option<String>,
     ) -> Result<(), ApiError> {
-        let Some(index) = self.approvals.open.iter().position(|o| o.approval.approval_id == approval_id) else {
+        let Some(open) = self.approvals.open.iter().find(|o| o.approval.approval_id == approval_id) else {
             return Err(self.no_such_approval(approval_id));
         };
-        let open = self.approvals.open.remove(index);
-        let rule = open.approval.rule.clone();
+        let rule = open.approval.rule.as_deref().map(str::parse::<Rule>);
         let permission = match decision {
             Decision::Allow | Decision::AllowForSession => Permission::Granted,
             Decision::Deny => Permission::Refused(match &message {
@@ -113,38 +122,47 @@ impl Actor {
                 None => "The user refused this call.".into(),
             }),
         };
+        self.resolve(approval_id, Resolution { decision, permission, message, by });
         if decision == Decision::AllowForSession
-            && let Some(Ok(rule)) = open.approval.rule.as_deref().map(str::parse::<Rule>)
+            && let Some(Ok(rule)) = rule
         {
             self.approvals.rules.push(rule);
-        }
-        self.approvals.remember(approval_id.to_owned(), decision_name(decision));
-        let _ = open.answer.send(permission);
-        self.publish(EventBody::ApprovalResolved {
-            approval_id: approval_id.to_owned(),
-            decision: decision_name(decision).to_owned(),
-            message,
-            by,
-        });
-        if decision == Decision::AllowForSession {
-            self.grant_what_the_rule_covers(rule);
+            self.judge_again();
         }
         self.refresh_status();
         Ok(())
     }
 
-    /// A rule also answers the calls that already wait for the same thing.
-    fn grant_what_the_rule_covers(&mut self, rule: Option<String>) {
-        let covered: Vec<String> = self
+    fn resolve(&mut self, approval_id: &str, resolution: Resolution) {
+        let Some(index) = self.approvals.open.iter().position(|o| o.approval.approval_id == approval_id) else {
+            return;
+        };
+        let open = self.approvals.open.remove(index);
+        let Resolution { decision, permission, message, by } = resolution;
+        let name = decision_name(decision);
+        self.approvals.remember(approval_id.to_owned(), name);
+        let _ = open.answer.send(permission);
+        let approval_id = approval_id.to_owned();
+        self.publish(EventBody::ApprovalResolved { approval_id, decision: name.to_owned(), message, by });
+    }
+
+    /// A new rule or mode also answers the calls that already wait.
+    pub(super) fn judge_again(&mut self) {
+        let verdicts: Vec<(String, Verdict)> = self
             .approvals
             .open
             .iter()
-            .filter(|open| open.approval.rule.is_some() && open.approval.rule == rule)
-            .map(|open| open.approval.approval_id.clone())
+            .map(|open| (open.approval.approval_id.clone(), self.judge(open.tool.as_ref(), &open.call)))
             .collect();
-        for id in covered {
-            let _ = self.respond_to_approval(&id, Decision::Allow, None, None);
+        for (id, verdict) in verdicts {
+            let (decision, permission, message) = match verdict {
+                Verdict::Ask { .. } => continue,
+                Verdict::Allow => (Decision::Allow, Permission::Granted, None),
+                Verdict::Deny { reason } => (Decision::Deny, Permission::Refused(reason.clone()), Some(reason)),
+            };
+            self.resolve(&id, Resolution { decision, permission, message, by: None });
         }
+        self.refresh_status();
     }
 
     fn no_such_approval(&self, approval_id: &str) -> ApiError {
@@ -168,7 +186,7 @@ impl Actor {
         for open in gone {
             let approval_id = open.approval.approval_id.clone();
             self.approvals.remember(approval_id.clone(), "aborted");
-            let _ = open.answer.send(Permission::Refused(crate::context::assemble::ABORTED_RESULT.into()));
+            let _ = open.answer.send(Permission::Refused(crate::context::assemble::NOT_BEGUN_RESULT.into()));
             self.publish_for(
                 Some(run_id.to_owned()),
                 EventBody::ApprovalResolved { approval_id, decision: "aborted".into(), message: None, by: None },

@@ -67,6 +67,7 @@ impl Actor {
         if changed {
             self.publish(EventBody::ModeChanged { mode });
         }
+        self.judge_again();
         Ok(())
     }
 
@@ -172,7 +173,7 @@ pub fn check_option(option_id: &str, value: &Value) -> Result<(), ApiError> {
     Ok(())
 }
 
-pub(super) fn mark(entry_id: &str) -> ApiError {
+pub fn mark(entry_id: &str) -> ApiError {
     ApiError::new(
         ErrorKind::InvalidEntry,
         format!("{entry_id} is bookkeeping and no entry of the tree; getTree shows those."),

@@ -63,7 +63,7 @@ struct Item {
 pub(super) struct Waiting {
     steer: VecDeque<Item>,
     follow_up: VecDeque<Item>,
-    /// Prompts that came after an abort which is not finished yet.
+    /// Prompts that came when the run was at its end or being aborted, and start the next one.
     deferred: Vec<(PromptOrder, oneshot::Sender<Result<Started, ApiError>>)>,
 }
 
@@ -122,13 +122,26 @@ fn user_draft(
 #[derive(Default)]
 pub(super) struct Keys {
     queued: HashMap<String, String>,
+    /// Of those that waited: the run in which they were said at last.
+    said: VecDeque<(String, String)>,
 }
+
+/// Keys of texts that waited, whose run is remembered.
+const MAX_SAID: usize = 1000;
 
 /// What a call with a key came to before.
 #[derive(Clone, Debug)]
 enum Key {
     Queued { run_id: String },
-    Entry { entry_id: String },
+    Entry(Said),
+}
+
+/// An entry, and in which run it was said; none: of an earlier daemon, or no prompt.
+#[derive(Clone, Debug)]
+struct Said {
+    entry_id: String,
+    run_id: Option<String>,
+    queued: bool,
 }
 
 /// The run that a prompt begins: known from the entry alone, so that it is the same after a restart.
@@ -144,9 +157,9 @@ impl Actor {
         if let Some(known) = order.key.as_deref().and_then(|key| self.known_key(key)) {
             return PromptAnswer::Now(Box::new(Ok(self.answer_again(known))));
         }
-        let aborting = self.run.as_ref().is_some_and(|run| run.cancel.is_cancelled())
+        let ending = self.run.as_ref().is_some_and(|run| run.closed || run.cancel.is_cancelled())
             || self.work.as_ref().is_some_and(|work| work.cancel.is_cancelled());
-        if aborting && self.queue.len() < MAX_QUEUED {
+        if ending && self.queue.len() < MAX_QUEUED {
             let (reply, answer) = oneshot::channel();
             self.queue.deferred.push((order, reply));
             return PromptAnswer::Later(answer);
@@ -258,8 +271,9 @@ impl Actor {
         // What was steered before and not yet said was said earlier than this prompt.
         let steered: Vec<_> = self.queue.steer.drain(..).collect();
         drafts.extend(steered.iter().cloned().map(|item| item.draft(now_ms)));
-        let promised = run_id.as_deref().and_then(|id| id.strip_prefix("run_")).map(str::to_owned);
-        let entry_id = promised.unwrap_or_else(|| self.log.new_id(self.deps.clock.as_ref()));
+        let promised = run_id.is_some();
+        let entry_id = run_id.as_deref().and_then(|id| id.strip_prefix("run_")).map(str::to_owned);
+        let entry_id = entry_id.unwrap_or_else(|| self.log.new_id(self.deps.clock.as_ref()));
         let mut prompt = user_draft(order.text, order.typed, order.images, order.key.clone(), now_ms);
         prompt.id = Some(entry_id.clone());
         drafts.push(prompt);
@@ -270,13 +284,17 @@ impl Actor {
                 return Err(error);
             }
         };
+        let run_id = run_id_of(&entry_id);
         for item in &steered {
-            self.key_done(item.key.as_deref());
+            self.key_said(item.key.as_deref(), &run_id);
         }
-        self.key_done(order.key.as_deref());
+        match promised {
+            true => self.key_said(order.key.as_deref(), &run_id),
+            false => self.key_done(order.key.as_deref()),
+        }
         self.deps.store.set_last(&self.log);
         let ended = self.start_run(RunStart {
-            run_id: run_id_of(&entry_id),
+            run_id: run_id.clone(),
             entry_id: Some(entry_id.clone()),
             approvals: order.approvals,
             model: order.model,
@@ -287,8 +305,7 @@ impl Actor {
         if !steered.is_empty() {
             self.tell_queue();
         }
-        let result =
-            PromptResult { run_id: run_id_of(&entry_id), queued: false, entry_id: Some(entry_id), outcome: None };
+        let result = PromptResult { run_id, queued: false, entry_id: Some(entry_id), outcome: None };
         Ok(Started { result, ended: Some(ended) })
     }
 
@@ -310,10 +327,14 @@ impl Actor {
         Ok(Started { result: PromptResult { run_id, queued: true, entry_id: None, outcome: None }, ended })
     }
 
-    /// Prompts that waited for an abort, now that it is done.
+    /// Prompts that waited for the end of a run, now that it is over.
     pub(super) fn take_deferred(&mut self) {
         for (order, reply) in std::mem::take(&mut self.queue.deferred) {
-            let _ = reply.send(self.prompt_now(order));
+            let known = order.key.as_deref().and_then(|key| self.known_key(key));
+            let _ = reply.send(match known {
+                Some(known) => Ok(self.answer_again(known)),
+                None => self.prompt_now(order),
+            });
         }
     }
 
@@ -334,6 +355,7 @@ impl Actor {
             return Ok(false);
         }
         let now_ms = self.deps.clock.now_ms();
+        let run_id = self.run.as_ref().map(|run| run.id.clone()).unwrap_or_default();
         for (index, item) in items.iter().enumerate() {
             let mut draft = item.clone().draft(now_ms);
             let id = self.log.new_id(self.deps.clock.as_ref());
@@ -348,13 +370,14 @@ impl Actor {
                 }
                 return Err(error);
             }
-            self.key_done(item.key.as_deref());
-            if let Some(run) = &mut self.run {
-                run.said.push(id);
-            }
+            self.key_said(item.key.as_deref(), &run_id);
         }
         self.tell_queue();
         Ok(true)
+    }
+
+    pub(super) fn anything_queued(&self) -> bool {
+        !self.queue.steer.is_empty() || !self.queue.follow_up.is_empty()
     }
 
     pub fn clear_queue(&mut self) -> Queue {
@@ -427,10 +450,21 @@ impl Actor {
         }
     }
 
+    /// The same for a text that waited, and the run in which it was said at last.
+    fn key_said(&mut self, key: Option<&str>, run_id: &str) {
+        self.key_done(key);
+        if let Some(key) = key {
+            self.keys.said.push_back((key.to_owned(), run_id.to_owned()));
+            while self.keys.said.len() > MAX_SAID {
+                self.keys.said.pop_front();
+            }
+        }
+    }
+
     /// The entry that a call with this key made, if it was carried out before.
     pub(super) fn entry_of_key(&self, key: &str) -> Option<String> {
         match self.known_key(key)? {
-            Key::Entry { entry_id } => Some(entry_id),
+            Key::Entry(said) => Some(said.entry_id),
             Key::Queued { .. } => None,
         }
     }
@@ -439,13 +473,17 @@ impl Actor {
         if let Some(run_id) = self.keys.queued.get(key) {
             return Some(Key::Queued { run_id: run_id.clone() });
         }
-        self.log.find_key(key).map(|ix| Key::Entry { entry_id: self.log.id(ix) })
+        let entry_id = self.log.find_key(key).map(|ix| self.log.id(ix))?;
+        let run_id = self.keys.said.iter().rev().find(|(said, _)| said == key).map(|(_, run_id)| run_id.clone());
+        Some(Key::Entry(Said { entry_id, queued: run_id.is_some(), run_id }))
     }
 
     fn answer_again(&mut self, key: Key) -> Started {
         let (run_id, queued, entry_id) = match key {
             Key::Queued { run_id } => (run_id, true, None),
-            Key::Entry { entry_id } => (self.run_of_entry(&entry_id), false, Some(entry_id)),
+            Key::Entry(Said { entry_id, run_id, queued }) => {
+                (run_id.unwrap_or_else(|| run_id_of(&entry_id)), queued, Some(entry_id))
+            }
         };
         let mut result = PromptResult { run_id: run_id.clone(), queued, entry_id: entry_id.clone(), outcome: None };
         if self.run.as_ref().is_some_and(|run| run.id == run_id) {
@@ -455,24 +493,17 @@ impl Actor {
         Started { result, ended: None }
     }
 
-    /// The run in which a prompt was said: its own, or the one that goes on when it was queued for that.
-    fn run_of_entry(&self, entry_id: &str) -> String {
-        match &self.run {
-            Some(run) if run.said.iter().any(|id| id == entry_id) => run.id.clone(),
-            _ => run_id_of(entry_id),
-        }
-    }
-
     /// How a run of an earlier daemon ended, as far as the tree tells.
     fn outcome_from_tree(&self, entry_id: Option<&str>) -> RunOutcome {
-        crate::session::branch::outcome(&self.log, entry_id)
+        entry_id
+            .and_then(|id| crate::session::branch::outcome(&self.log, id))
             .unwrap_or_else(|| RunOutcome { leaf_id: self.tip_id(), ..crate::session::branch::interrupted() })
     }
 
     /// Error results for calls that a crash left open at the tip: they go in front of the next entry.
     pub(super) fn open_call_drafts(&self) -> Result<Vec<Draft>, ApiError> {
         let now_ms = self.deps.clock.now_ms();
-        let open = self.with_window(crate::context::Window::open_calls).map_err(api_error)?;
+        let open = self.with_end(crate::context::Window::open_calls).map_err(api_error)?;
         let results = open.iter().map(|call| crate::session::branch::interrupted_result(call, now_ms));
         Ok(results.map(|result| Body::message(result).into()).collect())
     }

@@ -18,6 +18,8 @@ use super::prompts::Started;
 use super::write::Draft;
 use super::{Actor, Ix};
 use crate::agent::{self, Outcome, RunEvent, RunOptions};
+use crate::context::Window;
+use crate::session::branch::RunMark;
 
 /// Runs whose outcome is remembered.
 const REMEMBERED: usize = 100;
@@ -39,8 +41,12 @@ pub(super) struct Run {
     pub tools: Vec<ToolSnapshot>,
     pub retrying: bool,
     pub compacting: bool,
-    /// Prompts that were said in it.
-    pub said: Vec<String>,
+    /// Its prompt.
+    entry_id: Option<String>,
+    /// What files say to the model was read.
+    pub instructed: bool,
+    /// Nothing more is taken in: what is said from now on starts another run.
+    pub closed: bool,
     waiters: Vec<oneshot::Sender<RunOutcome>>,
 }
 
@@ -72,7 +78,9 @@ impl Actor {
             tools: vec![],
             retrying: false,
             compacting: false,
-            said: start.entry_id.iter().cloned().collect(),
+            entry_id: start.entry_id.clone(),
+            instructed: false,
+            closed: false,
             waiters: vec![waiter],
         });
         self.publish(EventBody::RunStart { entry_id: start.entry_id });
@@ -100,7 +108,8 @@ impl Actor {
         let Some(run_id) = self.run.as_ref().map(|run| run.id.clone()) else { return };
         self.resolve_approvals_as_aborted(&run_id);
         self.write_ended_shells();
-        let Some(mut run) = self.run.take() else { return };
+        self.note_end(&run_id, &outcome);
+        let Some(run) = self.run.take() else { return };
         let outcome = RunOutcome {
             stop_reason: outcome.stop,
             text: outcome.text,
@@ -116,12 +125,33 @@ impl Actor {
             Some(run_id),
             EventBody::RunEnd { stop_reason: outcome.stop_reason, error: outcome.error.clone(), usage: outcome.usage },
         );
-        self.refresh_branch();
+        // What another program appended meanwhile lies beside the run's own branch.
+        if run.tip != self.log.leaf() {
+            self.refresh_branch();
+        }
         self.refresh_status();
-        for waiter in run.waiters.drain(..) {
+        for waiter in run.waiters {
             let _ = waiter.send(outcome.clone());
         }
         self.take_deferred();
+    }
+
+    /// A run that ended where a crash could have cut it off says so in the file, or it would be taken for that.
+    fn note_end(&mut self, run_id: &str, outcome: &Outcome) {
+        if !self.with_end(Window::is_unfinished).unwrap_or_default() {
+            return;
+        }
+        let mark = RunMark { run_id: run_id.into(), stop_reason: Some(outcome.stop), error: outcome.error.clone() };
+        if let Err(error) = self.append(vec![mark.body().into()]) {
+            tracing::warn!(session = %self.id, error = %error.message, "the end of a run is not in its file");
+        }
+    }
+
+    /// The run is over but for its last words.
+    pub(super) fn close_run(&mut self) {
+        if let Some(run) = &mut self.run {
+            run.closed = true;
+        }
     }
 
     /// Answers when the run that goes on has ended.
@@ -145,9 +175,9 @@ impl Actor {
 
     /// The run by its id, or the one that goes on, or the last one; none when there never was one.
     pub fn wait_run(&mut self, run_id: Option<&str>) -> Option<Started> {
-        let current = self.run.as_ref().map(|run| run.id.clone());
-        if current.is_some() && run_id.is_none_or(|id| current.as_deref() == Some(id)) {
-            let result = PromptResult { run_id: current.unwrap_or_default(), ..PromptResult::default() };
+        if let Some(run) = self.run.as_ref().filter(|run| run_id.is_none_or(|id| run.id == id)) {
+            let (run_id, entry_id) = (run.id.clone(), run.entry_id.clone());
+            let result = PromptResult { run_id, entry_id, ..PromptResult::default() };
             return Some(Started { result, ended: self.when_run_ends() });
         }
         let (run_id, outcome) = match run_id {
@@ -165,31 +195,31 @@ impl Actor {
     /// A run of an earlier daemon, which the tree remembers by its prompt.
     fn outcome_of_earlier(&self, run_id: &str) -> Option<RunOutcome> {
         let entry_id = run_id.strip_prefix("run_")?;
-        self.log.find(entry_id).ok()?;
-        crate::session::branch::outcome(&self.log, Some(entry_id))
+        crate::session::branch::outcome(&self.log, entry_id)
     }
 
     fn last_earlier_run(&self) -> Option<(String, RunOutcome)> {
         let prompt = crate::session::branch::last_prompt(&self.log, self.log.leaf())?;
         let id = self.log.id(prompt);
-        let outcome = crate::session::branch::outcome(&self.log, Some(&id))?;
+        let outcome = crate::session::branch::outcome(&self.log, &id)?;
         Some((super::prompts::run_id_of(&id), outcome))
     }
 
     pub fn continue_run(&mut self) -> Result<Started, ApiError> {
         self.check_quiet()?;
         self.check_writable()?;
-        if self.log.leaf().is_none() {
+        let answered = self.with_end(Window::is_answered).map_err(crate::session::api_error)?;
+        if self.log.leaf().is_none() || (answered && !self.anything_queued()) {
             return Err(ApiError::new(ErrorKind::InvalidEntry, "There is nothing to continue: prompt it instead."));
         }
         let model = self.branch.model.clone();
         self.deps.models().find(&model.provider, &model.model_id)?;
-        let drafts = self.open_call_drafts()?;
-        if !drafts.is_empty() {
-            self.append(drafts)?;
-        }
-        self.deps.store.set_last(&self.log);
         let run_id = crate::clock::short_id(self.deps.clock.as_ref(), "run");
+        let mut drafts = self.open_call_drafts()?;
+        let mark = RunMark { run_id: run_id.clone(), stop_reason: None, error: None };
+        drafts.push(mark.body().into());
+        self.append(drafts)?;
+        self.deps.store.set_last(&self.log);
         let ended = self.start_run(RunStart {
             run_id: run_id.clone(),
             entry_id: None,

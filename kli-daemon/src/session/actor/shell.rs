@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use kli_protocol::api::{BashResult, EventBody, Job};
-use kli_protocol::record::{BashExecution, Body, Content, Message, MessageBody};
+use kli_protocol::record::{BashExecution, Block, Body, Content, Message, MessageBody};
 use kli_protocol::{ApiError, ErrorKind};
 use serde_json::json;
 use tokio::sync::oneshot;
@@ -25,15 +25,13 @@ const MAX_SHELLS: usize = 16;
 
 /// A command that runs, or has ended and waits to be written.
 pub(super) struct Shell {
+    /// The entry that it becomes.
+    id: String,
     cancel: CancellationToken,
-    ended: Option<Ended>,
-}
-
-/// A command that has ended.
-struct Ended {
-    execution: BashExecution,
     key: Option<String>,
-    reply: oneshot::Sender<Result<BashResult, ApiError>>,
+    /// Those who wait for it: the caller, and whoever called again with its key.
+    waiters: Vec<oneshot::Sender<Result<BashResult, ApiError>>>,
+    ended: Option<BashExecution>,
 }
 
 /// What a person wants run.
@@ -50,6 +48,11 @@ impl Actor {
     pub fn bash(&mut self, order: ShellOrder) -> Result<Pending<Result<BashResult, ApiError>>, ApiError> {
         if let Some(entry_id) = order.key.as_deref().and_then(|key| self.entry_of_key(key)) {
             return Ok(Pending::ready(self.bash_again(&entry_id)));
+        }
+        let (waiter, answer) = oneshot::channel();
+        if let Some(same) = self.shells.iter_mut().find(|shell| shell.key.is_some() && shell.key == order.key) {
+            same.waiters.push(waiter);
+            return Ok(Pending::of(answer));
         }
         self.check_writable()?;
         if self.shells.len() >= MAX_SHELLS {
@@ -71,8 +74,10 @@ impl Actor {
             progress: progress(mailbox.clone(), entry_id.clone(), Output::OfShell),
             images: false,
             jobs: self.jobs.clone(),
+            sandbox: self.deps.settings().sandbox,
         };
-        self.shells.insert(entry_id.clone(), Shell { cancel, ended: None });
+        let shell = Shell { id: entry_id.clone(), cancel, key: order.key.clone(), waiters: vec![waiter], ended: None };
+        self.shells.push(shell);
         self.refresh_status();
         self.publish_for(
             None,
@@ -84,23 +89,16 @@ impl Actor {
                 locations: vec![],
             },
         );
-        let (reply, answer) = oneshot::channel();
         // The command ends by `cancel`, which closing the session gives; the actor ends only after it.
         tokio::spawn(async move {
             let outcome = run_command(&order.command, order.timeout, &context).await;
-            let call = Box::new(move |actor: &mut Actor| actor.shell_ended(entry_id, order, outcome, reply));
+            let call = Box::new(move |actor: &mut Actor| actor.shell_ended(entry_id, order, outcome));
             let _ = mailbox.send(super::Message::Call(call)).await;
         });
         Ok(Pending::of(answer))
     }
 
-    fn shell_ended(
-        &mut self,
-        entry_id: String,
-        order: ShellOrder,
-        outcome: Result<CommandOutcome, CommandError>,
-        reply: oneshot::Sender<Result<BashResult, ApiError>>,
-    ) {
+    fn shell_ended(&mut self, entry_id: String, order: ShellOrder, outcome: Result<CommandOutcome, CommandError>) {
         let outcome = outcome.unwrap_or_else(|error| CommandOutcome {
             output: error.to_string(),
             exit_code: Some(126),
@@ -111,7 +109,7 @@ impl Actor {
             EventBody::ToolEnd {
                 tool_call_id: entry_id.clone(),
                 is_error: outcome.exit_code != Some(0),
-                content: Content::Text(outcome.output.clone()),
+                content: Content::Blocks(vec![Block::text(outcome.output.clone())]),
                 details: Some(json!({ "exitCode": outcome.exit_code, "cancelled": outcome.cancelled })),
             },
         );
@@ -125,8 +123,8 @@ impl Actor {
             exclude_from_context: order.exclude_from_context,
             timestamp: self.deps.clock.now_ms(),
         };
-        if let Some(shell) = self.shells.get_mut(&entry_id) {
-            shell.ended = Some(Ended { execution, key: order.key, reply });
+        if let Some(shell) = self.shells.iter_mut().find(|shell| shell.id == entry_id) {
+            shell.ended = Some(execution);
         }
         // Between turns of a run its entry would come between a call and its results.
         if self.run.is_none() {
@@ -136,11 +134,8 @@ impl Actor {
 
     /// Writes what commands printed that ended meanwhile: at a turn boundary.
     pub(super) fn write_ended_shells(&mut self) {
-        let ended: Vec<String> =
-            self.shells.iter().filter(|(_, shell)| shell.ended.is_some()).map(|(id, _)| id.clone()).collect();
-        for entry_id in ended {
-            let Some(Ended { execution, key, reply }) = self.shells.remove(&entry_id).and_then(|shell| shell.ended)
-            else {
+        while let Some(at) = self.shells.iter().position(|shell| shell.ended.is_some()) {
+            let Shell { id: entry_id, key, waiters, ended: Some(execution), .. } = self.shells.remove(at) else {
                 continue;
             };
             let result = result_of(&entry_id, &execution);
@@ -150,15 +145,18 @@ impl Actor {
             if written.is_ok() {
                 self.key_done(key.as_deref());
             }
-            let _ = reply.send(match written {
+            let answer = match written {
                 Ok(_) if result.cancelled && result.exit_code.is_none() && self.was_aborted(&entry_id) => {
                     Err(ApiError::new(ErrorKind::Aborted, "The command was aborted; its output so far is stored."))
                 }
                 Ok(_) => Ok(result),
                 Err(error) => Err(error),
-            });
+            };
+            for waiter in waiters {
+                let _ = waiter.send(answer.clone());
+            }
         }
-        self.aborted_shells.retain(|id| self.shells.contains_key(id));
+        self.aborted_shells.retain(|id| self.shells.iter().any(|shell| shell.id == *id));
         self.refresh_status();
     }
 
@@ -183,14 +181,11 @@ impl Actor {
 
     /// Ends the commands that run. True if there were any.
     pub(super) fn cancel_shells(&mut self) -> bool {
-        let running: Vec<String> =
-            self.shells.iter().filter(|(_, shell)| shell.ended.is_none()).map(|(id, _)| id.clone()).collect();
-        for id in &running {
-            if let Some(shell) = self.shells.get(id) {
-                shell.cancel.cancel();
-            }
+        let running: Vec<&Shell> = self.shells.iter().filter(|shell| shell.ended.is_none()).collect();
+        for shell in &running {
+            shell.cancel.cancel();
         }
-        self.aborted_shells.extend(running.iter().cloned());
+        self.aborted_shells.extend(running.iter().map(|shell| shell.id.clone()));
         !running.is_empty()
     }
 

@@ -5,7 +5,6 @@ use std::os::unix::net::{UnixDatagram, UnixListener};
 use std::sync::Arc;
 
 use super::*;
-use crate::tool::jobs::Jobs;
 use crate::tool::run_command;
 use crate::tool::testing::Place;
 
@@ -17,7 +16,7 @@ fn confined(sandbox: Sandbox) -> Option<(Place, tempfile::TempDir)> {
         return None;
     }
     let mut place = Place::new();
-    place.context.jobs = Arc::new(Jobs::new(sandbox));
+    place.context.sandbox = sandbox;
     // Not among the temporary files, which may be written.
     let home = directories::BaseDirs::new()?.home_dir().to_owned();
     let outside = tempfile::Builder::new().prefix(".kli-sandbox-test").tempdir_in(home).ok()?;
