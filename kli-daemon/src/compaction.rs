@@ -17,7 +17,7 @@ use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
 use crate::context::estimate::{self, Budget};
-use crate::context::{Item, Window, assemble, find_cut, transcript};
+use crate::context::{Cut, Item, Window, assemble, find_cut, transcript};
 use crate::provider::{Failure, Provider};
 
 pub use auto::Auto;
@@ -54,23 +54,27 @@ pub struct Compacted {
 
 #[derive(Debug, thiserror::Error)]
 pub enum CompactionError {
-    #[error("there is nothing to compact: the whole conversation is recent enough to be kept")]
+    #[error("There is nothing to compact: the whole conversation is recent enough to be kept.")]
     NothingToCompact,
-    #[error("the model {model} returned no summary; the conversation stays as it was")]
+    #[error(
+        "The model {model} returned no summary; the conversation stays as it was. Try again, or choose another model."
+    )]
     Empty { model: String },
-    #[error("the summary was cut off by the output limit of {model}; the conversation stays as it was")]
+    #[error(
+        "The summary was cut off by the output limit of {model}; the conversation stays as it was. Ask for a shorter one by instructions, or choose another model."
+    )]
     CutOff { model: String },
     #[error(
-        "the summary takes {summary} tokens, no fewer than the {replaced} that it would replace; the conversation stays as it was"
+        "The summary takes {summary} tokens, no fewer than the {replaced} that it would replace; the conversation stays as it was. Ask for a shorter one by instructions."
     )]
     NoSmaller { summary: u64, replaced: u64 },
     #[error(
-        "the conversation is too long for {model} to summarise; choose a model with a larger context window, or navigate back"
+        "The conversation is too long for {model} to summarize; choose a model with a larger context window, or navigate back."
     )]
     TooLong { model: String },
-    #[error("the summary failed: {}", .0.message)]
+    #[error("The summary failed, and the conversation stays as it was: {}", .0.message)]
     Failed(Failure),
-    #[error("the compaction was aborted")]
+    #[error("Aborted before there was a summary; the conversation stays as it was.")]
     Aborted,
 }
 
@@ -89,15 +93,32 @@ impl From<CompactionError> for ApiError {
     }
 }
 
-/// Summarises all but the end of a window. `overhead` is the estimate of system prompt and tools.
-pub async fn compact(
-    window: &Window,
+/// What a compaction is about: a window, and where it is cut.
+#[derive(Clone, Debug)]
+pub struct Stretch {
+    window: Window,
+    /// Estimate of system prompt and tools.
     overhead: u64,
+    cut: Cut,
+}
+
+impl Stretch {
+    /// None: there is nothing to compact.
+    pub fn of(window: Window, overhead: u64, budget: &Budget) -> Option<Stretch> {
+        let cut = find_cut(&window, budget.kept(overhead))?;
+        Some(Stretch { window, overhead, cut })
+    }
+}
+
+/// Summarises all of a window but its end.
+pub async fn compact(
+    stretch: &Stretch,
     instructions: Option<&str>,
     by: &Summarizer,
     cancel: &CancellationToken,
 ) -> Result<Compacted, CompactionError> {
-    let cut = find_cut(window, by.budget.keep_recent).ok_or(CompactionError::NothingToCompact)?;
+    let Stretch { window, overhead, cut } = stretch;
+    let overhead = *overhead;
     let gone = window.items().get(..cut.at).unwrap_or_default();
     let request = transcript::request_before(window.items(), cut.at, window.summary_text());
     let job = Job {
@@ -115,7 +136,7 @@ pub async fn compact(
     }
     let compaction = Compaction {
         summary,
-        first_kept_entry_id: Some(cut.first_kept),
+        first_kept_entry_id: Some(cut.first_kept.clone()),
         first_kept_entry_index: None,
         tokens_before: assemble(window, &by.model).tokens(overhead),
         details: Some(details),

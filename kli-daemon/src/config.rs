@@ -8,6 +8,7 @@ mod schema;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -62,6 +63,8 @@ pub struct Config {
     pub sandbox: Sandbox,
     /// How long the daemon stays when nobody is connected, nothing runs and nothing lives only in memory.
     pub idle_exit: Option<Duration>,
+    /// How long a session stays loaded that nobody uses.
+    pub unload_after: Duration,
     pub limits: Limits,
     pub compaction: Compaction,
     pub retry: Retry,
@@ -69,6 +72,8 @@ pub struct Config {
     pub models: ModelsSettings,
     /// All that was set, for [`Config::diff`].
     set: Table,
+    /// Keys that the environment or a flag set: a project does not change them.
+    pinned: BTreeSet<String>,
 }
 
 /// The bounds that a person may move.
@@ -91,8 +96,7 @@ impl Default for Limits {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Compaction {
     pub enabled: bool,
     /// Room kept free for the reply.
@@ -135,10 +139,31 @@ pub struct Project {
     pub default_model: Option<ModelRef>,
     /// Only `ask` and `plan`.
     pub default_mode: Option<Mode>,
-    pub compaction: Option<Compaction>,
+    pub compaction: CompactionChange,
     /// Rules that forbid more.
     pub deny: Vec<String>,
 }
+
+/// Of `[compaction]`, what was set.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct CompactionChange {
+    pub enabled: Option<bool>,
+    pub reserve_tokens: Option<u64>,
+    pub keep_recent_tokens: Option<u64>,
+}
+
+impl CompactionChange {
+    pub fn over(self, base: Compaction) -> Compaction {
+        Compaction {
+            enabled: self.enabled.unwrap_or(base.enabled),
+            reserve_tokens: self.reserve_tokens.unwrap_or(base.reserve_tokens),
+            keep_recent_tokens: self.keep_recent_tokens.unwrap_or(base.keep_recent_tokens),
+        }
+    }
+}
+
+const UNLOAD_AFTER: Duration = Duration::from_secs(300);
 
 /// The shape of the file, once its keys and types are known to be right.
 #[derive(Deserialize)]
@@ -151,13 +176,14 @@ struct File {
     durability: Option<String>,
     sandbox: Sandbox,
     idle_exit_ms: Option<u64>,
+    unload_after_ms: Option<u64>,
     max_memory_bytes: Option<u64>,
     max_message_bytes: Option<u64>,
     max_subscriber_bytes: Option<u64>,
     max_connections: Option<u64>,
     connect_timeout_ms: Option<u64>,
     idle_timeout_ms: Option<u64>,
-    compaction: Option<Compaction>,
+    compaction: CompactionChange,
     retry: Retry,
     approvals: Approvals,
 }
@@ -187,44 +213,51 @@ impl Config {
             set = parse(path, text)?;
             schema::check(&set, ROOT, &path.display().to_string())?;
         }
-        overlay_env(&mut set, sources.env)?;
+        let mut pinned = overlay_env(&mut set, sources.env)?;
         for (key, text) in &sources.flags {
             let shape = schema::of_key(key).ok_or_else(|| schema::unknown("command line", key, ROOT))?;
             let value = schema::read(shape, text, "command line", key)?;
             put(&mut set, key, value);
+            pinned.insert(key.clone());
         }
         let origin = path.as_ref().map_or_else(|| "configuration".to_owned(), |path| path.display().to_string());
         let mut config = Config::from_table(set, &origin, sources.env)?;
         config.path = path.filter(|_| text.is_some());
+        config.pinned = pinned;
         Ok(config)
     }
 
     /// What the project in `dir` sets for itself; call it for a trusted directory only. Absent: nothing.
-    pub fn project(dir: &Path) -> Result<Project, ConfigError> {
+    pub fn project(&self, dir: &Path) -> Result<Option<Project>, ConfigError> {
         let path = dir.join(".kli").join("config.toml");
-        let text = match std::fs::read_to_string(&path) {
+        let text = match read_small(&path) {
             Ok(text) => text,
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Project::default()),
+            Err(e) if matches!(e.kind(), std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory) => {
+                return Ok(None);
+            }
             Err(source) => return Err(ConfigError::Read { path, source }),
         };
         let origin = path.display().to_string();
-        let set = parse(&path, &text)?;
+        let mut set = parse(&path, &text)?;
         schema::check(&set, ROOT, &origin)?;
         for key in schema::leaves(&set).into_keys() {
             if !PROJECT.contains(&key.as_str()) {
                 return Err(ConfigError::NotForProjects { origin, key });
             }
         }
+        for key in self.pinned.iter().filter(|key| *key != "approvals.deny") {
+            remove(&mut set, key);
+        }
         let file: File = file_of(&set, &origin)?;
         if file.default_mode == Some(Mode::Auto) {
             return Err(ConfigError::NotForProjects { origin, key: "defaultMode = \"auto\"".into() });
         }
-        Ok(Project {
+        Ok(Some(Project {
             default_model: file.default_model.as_deref().map(|text| model_ref(text, &origin)).transpose()?,
             default_mode: file.default_mode,
             compaction: file.compaction,
             deny: file.approvals.deny,
-        })
+        }))
     }
 
     /// The keys whose value is another in `other`.
@@ -274,8 +307,9 @@ impl Config {
             durability,
             sandbox: file.sandbox,
             idle_exit: file.idle_exit_ms.map(Duration::from_millis),
+            unload_after: file.unload_after_ms.map_or(UNLOAD_AFTER, |ms| Duration::from_millis(ms.max(1))),
             limits,
-            compaction: file.compaction.unwrap_or_default(),
+            compaction: file.compaction.over(Compaction::default()),
             retry: Retry { max_attempts: file.retry.max_attempts.max(1), ..file.retry },
             approvals: file.approvals,
             models: ModelsSettings {
@@ -288,6 +322,7 @@ impl Config {
             },
             default_model,
             set,
+            pinned: BTreeSet::new(),
         })
     }
 }
@@ -303,12 +338,14 @@ impl Default for Config {
             durability: Durability::default(),
             sandbox: Sandbox::default(),
             idle_exit: None,
+            unload_after: UNLOAD_AFTER,
             limits: Limits::default(),
             compaction: Compaction::default(),
             retry: Retry::default(),
             approvals: Approvals::default(),
             models: ModelsSettings::default(),
             set: Table::new(),
+            pinned: BTreeSet::new(),
         }
     }
 }
@@ -382,16 +419,18 @@ fn model_ref(text: &str, origin: &str) -> Result<ModelRef, ConfigError> {
     }
 }
 
-/// `KLI_` and the key in upper snake case, for all keys that hold one value.
-fn overlay_env(set: &mut Table, env: &dyn Fn(&str) -> Option<String>) -> Result<(), ConfigError> {
+/// `KLI_` and the key in upper snake case, for all keys that hold one value. Gives the keys that were set so.
+fn overlay_env(set: &mut Table, env: &dyn Fn(&str) -> Option<String>) -> Result<BTreeSet<String>, ConfigError> {
+    let mut keys = BTreeSet::new();
     for (key, shape) in schema::scalars() {
         let name = schema::env_name(&key);
         // Empty is as good as not set: shells have no other way to take one back.
         let Some(text) = env(&name).filter(|text| !text.is_empty()) else { continue };
         let value = schema::read(shape, &text, &name, &key)?;
         put(set, &key, value);
+        keys.insert(key);
     }
-    Ok(())
+    Ok(keys)
 }
 
 fn put(set: &mut Table, key: &str, value: Value) {
@@ -406,6 +445,29 @@ fn put(set: &mut Table, key: &str, value: Value) {
             }
         }
     }
+}
+
+fn remove(set: &mut Table, key: &str) {
+    match key.split_once('.') {
+        None => {
+            set.remove(key);
+        }
+        Some((head, rest)) => {
+            if let Some(Value::Table(inner)) = set.get_mut(head) {
+                remove(inner, rest);
+            }
+        }
+    }
+}
+
+/// A project's file is a stranger's: no pipe to wait at, nothing that fills the memory.
+fn read_small(path: &Path) -> std::io::Result<String> {
+    const MAX: u64 = 256 << 10;
+    let meta = std::fs::metadata(path)?;
+    if !meta.is_file() || meta.len() > MAX {
+        return Err(std::io::Error::other(format!("no plain file of at most {MAX} bytes")));
+    }
+    std::fs::read_to_string(path)
 }
 
 /// A path with its `~`.

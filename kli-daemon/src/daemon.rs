@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context as _;
 use futures_util::future::{BoxFuture, FutureExt};
 use kli_protocol::ApiError;
+use kli_protocol::api::Mode;
 use kli_protocol::paths::SocketPathSources;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
@@ -17,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::agent::RetrySettings;
 use crate::clock::{Clock, SystemClock};
-use crate::config::{Config, Sources};
+use crate::config::{Compaction, Config, Sources};
 use crate::lock;
 use crate::provider::Models;
 use crate::provider::http::Clients;
@@ -27,7 +28,7 @@ use crate::rpc::{self, Connections, Limits, Server};
 use crate::session::client_tools::ClientTools;
 use crate::session::hub::Hub;
 use crate::session::trust::Trust;
-use crate::session::{CompactionSettings, Deps, Registry, Settings};
+use crate::session::{CompactionSettings, Deps, ProjectSettings, Registry, Settings};
 use crate::store::{Store, StoreSettings};
 use crate::telemetry::{self, LogTo};
 use crate::tool;
@@ -45,6 +46,9 @@ pub struct Options {
 
 /// Runs the daemon until it is told to stop.
 pub async fn run(options: Options) -> anyhow::Result<()> {
+    // Beyond a limit on file sizes a write is to fail, not to end the daemon. A handler and no ignoring: commands
+    // begin with the signal as it always was.
+    let _file_size = signal(SignalKind::from_raw(libc::SIGXFSZ))?;
     let dirs = directories::ProjectDirs::from("", "", "kli");
     let state_dir = dirs.as_ref().map(|d| d.state_dir().unwrap_or_else(|| d.data_local_dir()).to_owned());
     let config = load_config(&options)?;
@@ -82,11 +86,16 @@ pub async fn run(options: Options) -> anyhow::Result<()> {
     let (models, watched_models) = watch::channel(model_table(&config, &clients, &clock));
     let (settings, watched_settings) = watch::channel(Arc::new(session_settings(&config)?));
     let all = Arc::new(Hub::new(0, settings.borrow().max_subscriber_bytes));
+    let limits = rpc_limits(&config);
+    let named = named_limits(&limits, &config.limits);
+    let (idle_exit, unload_after) = (config.idle_exit, config.unload_after);
+    let config = Arc::new(RwLock::new(config));
     let deps = Arc::new(Deps {
         store,
         clock: clock.clone(),
         models: watched_models,
         settings: watched_settings,
+        project: project_settings(config.clone()),
         tools: tool::builtin(),
         client_tools: Arc::new(ClientTools::default()),
         cache_dir: cache_dir(dirs.as_ref()),
@@ -96,13 +105,11 @@ pub async fn run(options: Options) -> anyhow::Result<()> {
         home: directories::BaseDirs::new().map(|d| d.home_dir().to_owned()),
     });
     let registry = Registry::new(deps);
-    let limits = rpc_limits(&config);
     let connections = Connections::default();
     let stop = CancellationToken::new();
-    let idle_exit = config.idle_exit;
     let control = Arc::new(Daemon {
         options,
-        config: RwLock::new(config),
+        config,
         models,
         settings,
         clients,
@@ -116,7 +123,7 @@ pub async fn run(options: Options) -> anyhow::Result<()> {
         registry: registry.clone(),
         control: control.clone(),
         max_message_bytes: limits.max_message_bytes,
-        limits: limits.named(),
+        limits: named,
         socket: socket.display().to_string(),
     });
     // The socket is served a moment longer than the sessions: replies to those who wait still go out.
@@ -126,7 +133,10 @@ pub async fn run(options: Options) -> anyhow::Result<()> {
     tracing::info!(socket = %socket.display(), pid = std::process::id(), "ready");
     rpc::notify_ready();
 
-    wait_for_stop(&control, idle_exit).await?;
+    tokio::select! {
+        stopped = wait_for_stop(&control, idle_exit) => stopped?,
+        () = registry.keep_unloading(unload_after) => {}
+    }
 
     tracing::info!("stopping");
     rpc::notify_stopping();
@@ -140,7 +150,7 @@ pub async fn run(options: Options) -> anyhow::Result<()> {
 struct Daemon {
     options: Options,
     /// The last good configuration. A lock, since it is replaced as a whole by whoever reloads it.
-    config: RwLock<Config>,
+    config: Arc<RwLock<Config>>,
     models: watch::Sender<Arc<dyn Models>>,
     settings: watch::Sender<Arc<Settings>>,
     clients: Arc<Clients>,
@@ -175,8 +185,8 @@ impl Daemon {
 }
 
 /// Keys that are looked at only at the start.
-const FIXED: [&str; 6] =
-    ["sessionDir", "durability", "maxMemoryBytes", "maxMessageBytes", "maxConnections", "idleExitMs"];
+const FIXED: [&str; 7] =
+    ["sessionDir", "durability", "maxMemoryBytes", "maxMessageBytes", "maxConnections", "idleExitMs", "unloadAfterMs"];
 
 impl Control for Daemon {
     fn reload_config(&self) -> BoxFuture<'_, Result<Vec<String>, ApiError>> {
@@ -290,16 +300,48 @@ fn session_settings(config: &Config) -> anyhow::Result<Settings> {
         rules: tool::policy::Rules::parse(&config.approvals.allow, &config.approvals.deny)
             .context("config.toml, [approvals]")?,
         default_mode: config.default_mode,
+        default_model: None,
         durability: config.durability,
         retry: RetrySettings { max_attempts: config.retry.max_attempts, base_delay_ms: config.retry.base_delay_ms },
-        compaction: CompactionSettings {
-            enabled: config.compaction.enabled,
-            reserve_tokens: config.compaction.reserve_tokens,
-            keep_recent_tokens: config.compaction.keep_recent_tokens,
-        },
+        compaction: compaction_settings(config.compaction),
         max_subscriber_bytes: usize::try_from(config.limits.max_subscriber_bytes).unwrap_or(usize::MAX),
         sandbox: config.sandbox,
     })
+}
+
+/// What a project may say goes over what the person has set, and never allows more.
+fn project_settings(config: Arc<RwLock<Config>>) -> Box<ProjectSettings> {
+    Box::new(move |dir, own| {
+        let config = config.read().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let Some(project) = config.project(dir).map_err(|e| e.to_string())? else { return Ok(None) };
+        let deny = tool::policy::Rules::parse(&[], &project.deny)
+            .map_err(|e| format!("{}: approvals.deny: {e}", dir.join(".kli/config.toml").display()))?;
+        let mut settings = own.clone();
+        settings.rules.deny.extend(deny.deny);
+        settings.compaction = compaction_settings(project.compaction.over(config.compaction));
+        settings.default_model = project.default_model;
+        settings.default_mode = match (own.default_mode, project.default_mode) {
+            (Mode::Plan, _) | (_, None) => own.default_mode,
+            (Mode::Ask | Mode::Auto, Some(wanted)) => wanted,
+        };
+        Ok(Some(settings))
+    })
+}
+
+fn compaction_settings(compaction: Compaction) -> CompactionSettings {
+    CompactionSettings {
+        enabled: compaction.enabled,
+        reserve_tokens: compaction.reserve_tokens,
+        keep_recent_tokens: compaction.keep_recent_tokens,
+    }
+}
+
+/// Every bound that a client may meet, by its name.
+fn named_limits(rpc: &Limits, config: &crate::config::Limits) -> std::collections::BTreeMap<String, u64> {
+    let mut named = rpc.named();
+    named.insert("maxSubscriberBytes".into(), config.max_subscriber_bytes);
+    named.insert("maxMemoryBytes".into(), config.max_memory_bytes);
+    named
 }
 
 /// Says what of the sandbox this system does not hold, so that nobody believes in more than there is.

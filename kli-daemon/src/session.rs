@@ -13,12 +13,12 @@ mod registry;
 pub mod trust;
 pub mod views;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use kli_protocol::ApiError;
 use kli_protocol::ErrorKind;
-use kli_protocol::api::Mode;
+use kli_protocol::api::{Mode, ModelRef, Warning};
 use sha2::Digest;
 use tokio::sync::watch;
 
@@ -40,6 +40,8 @@ pub struct Settings {
     /// Rules of the configuration about tool calls.
     pub rules: Rules,
     pub default_mode: Mode,
+    /// What a project wants for its new sessions; none: the table of models says.
+    pub default_model: Option<ModelRef>,
     pub durability: Durability,
     pub retry: RetrySettings,
     pub compaction: CompactionSettings,
@@ -57,12 +59,16 @@ pub struct CompactionSettings {
     pub keep_recent_tokens: u64,
 }
 
+/// Puts what a trusted directory's own configuration says over the settings; none: it says nothing.
+pub type ProjectSettings = dyn Fn(&Path, &Settings) -> Result<Option<Settings>, String> + Send + Sync;
+
 /// What every session needs of the daemon.
 pub struct Deps {
     pub store: Arc<Store>,
     pub clock: Arc<dyn Clock>,
     pub models: watch::Receiver<Arc<dyn Models>>,
     pub settings: watch::Receiver<Arc<Settings>>,
+    pub project: Box<ProjectSettings>,
     pub tools: Vec<Arc<dyn Tool>>,
     pub client_tools: Arc<client_tools::ClientTools>,
     /// For the event files of sessions that lie outside the session directory.
@@ -82,7 +88,7 @@ impl Deps {
 
     /// Where the milestone events of a session are kept; none: it has no file.
     pub fn event_path(&self, log: &Log) -> Option<PathBuf> {
-        let path = log.facts().path?;
+        let path = log.path()?;
         let inside = self.store.session_dir().is_some_and(|dir| path.starts_with(dir));
         if inside {
             let mut name = path.into_os_string();
@@ -96,17 +102,42 @@ impl Deps {
 
     /// Where the files lie that speak to the model. The project's own configuration, skills and prompts count
     /// only when its directory is trusted; its context files are text like any other that a tool could read.
-    pub fn places(&self, work_dir: &std::path::Path) -> Places {
+    pub fn places(&self, work_dir: &Path) -> Places {
         let trusted = self.trust.is_trusted(work_dir);
         Places { work_dir: trusted.then(|| work_dir.to_owned()), ..self.places_for_context(work_dir) }
     }
 
-    pub fn places_for_context(&self, work_dir: &std::path::Path) -> Places {
+    pub fn places_for_context(&self, work_dir: &Path) -> Places {
         Places { config_dir: self.config_dir.clone(), home: self.home.clone(), work_dir: Some(work_dir.to_owned()) }
+    }
+
+    /// What of a directory's own would count, were it trusted; nothing once a person has said whether it is.
+    pub fn untrusted(&self, work_dir: &Path) -> Vec<String> {
+        match self.trust.is_known(work_dir) {
+            true => vec![],
+            false => crate::workspace::own_files(work_dir).iter().map(|p| p.to_string_lossy().into_owned()).collect(),
+        }
     }
 
     pub fn settings(&self) -> Arc<Settings> {
         self.settings.borrow().clone()
+    }
+
+    /// The settings for a work directory, with what its project sets when it is trusted. The fault of a file that
+    /// cannot be used comes beside: none of it counts then.
+    pub fn settings_in(&self, work_dir: &Path) -> (Arc<Settings>, Option<Warning>) {
+        let own = self.settings();
+        if !self.trust.is_trusted(work_dir) {
+            return (own, None);
+        }
+        match (self.project)(work_dir, &own) {
+            Ok(None) => (own, None),
+            Ok(Some(settings)) => (Arc::new(settings), None),
+            Err(message) => {
+                let path = work_dir.join(".kli/config.toml").to_string_lossy().into_owned();
+                (own, Some(Warning { kind: "projectConfig".into(), message, path: Some(path), offset: None }))
+            }
+        }
     }
 
     pub fn models(&self) -> Arc<dyn Models> {

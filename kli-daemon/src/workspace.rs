@@ -211,6 +211,19 @@ pub fn context_files(places: &Places) -> Vec<(PathBuf, String)> {
     files
 }
 
+/// What a directory brings that counts only when it is trusted.
+pub fn own_files(work_dir: &Path) -> Vec<PathBuf> {
+    const OWN: [&str; 6] = [
+        ".kli/config.toml",
+        ".kli/SYSTEM.md",
+        ".kli/APPEND_SYSTEM.md",
+        ".kli/skills",
+        ".kli/prompts",
+        ".agents/skills",
+    ];
+    OWN.iter().map(|name| work_dir.join(name)).filter(|path| path.exists()).collect()
+}
+
 fn is_name(name: &str) -> bool {
     !name.is_empty()
         && name.len() <= MAX_NAME

@@ -24,8 +24,9 @@ fn the_events_of_a_run() {
             Step::Text("I look. ".into()),
             Step::Call("c1".into(), "bash".into(), json!({ "command": "echo out" }).to_string()),
             Step::End(End::Calls),
-        ]),
-        Reply::text("done"),
+        ])
+        .usage(10, 2),
+        Reply::text("done").usage(20, 3),
     ]);
     let mut session = p.session();
     let snapshot = session.subscribe();
@@ -60,6 +61,14 @@ fn the_events_of_a_run() {
     assert_eq!(find("toolStart")["arguments"]["command"], "echo out");
     assert!(text(&find("toolStart")["title"]).contains("echo out"));
     assert_eq!(find("messageEnd")["stored"], true);
+    let outputs = |kind: &str| -> Vec<u64> {
+        events.iter().filter(|e| e.kind() == kind).map(|e| e.body["usage"]["output"].as_u64().unwrap()).collect()
+    };
+    assert_eq!((outputs("turnEnd"), outputs("runEnd")), (vec![2, 3], vec![5]), "of the turn, and of the run");
+    let idle = |e: &Event| e.kind() == "sessionInfoChanged" && e.body["session"]["status"] == "idle";
+    let end = session.client.until(idle).seq();
+    let run_end = events.iter().find(|e| e.kind() == "runEnd").unwrap().seq();
+    assert!(end > run_end, "idle is told after the end");
     // Each entry of the tree once, in the order of the branch, prompts and results too.
     let appended: Vec<String> =
         events.iter().filter(|e| e.kind() == "entryAppended").map(|e| text(&e.body["entry"]["id"])).collect();

@@ -282,6 +282,83 @@ fn titles() {
     }
 }
 
+/// One that has no record yet is a session like any other, but for its file.
+#[test]
+fn a_session_without_a_record() {
+    let daemon = Setup::new().persisted().start();
+    let work_dir = fixtures::work_dir();
+    let client = &mut daemon.client();
+    client.call("createSession", json!({ "workDir": work_dir.path(), "sessionId": "early-1", "name": "early bird" }));
+    assert_eq!(client.call("getSession", json!({ "sessionId": "early bird" }))["sessionId"], "early-1");
+    assert_eq!(ids(&client.call("listSessions", json!({ "query": "bird" }))), ["early-1"]);
+    client.call("deleteSession", json!({ "sessionId": "early-1" }));
+    assert_eq!(client.error("getSession", json!({ "sessionId": "early-1" })).kind(), "sessionNotFound");
+    let again = json!({ "workDir": work_dir.path(), "sessionId": "early-1" });
+    assert_eq!(client.error("createSession", again).kind(), "sessionExists");
+    assert_eq!(fixtures::session_files(&daemon.session_dir.clone().unwrap()), Vec::<std::path::PathBuf>::new());
+}
+
+/// One that was given another directory is at home there; one that lies elsewhere is remembered by its path.
+#[test]
+fn the_last_session_where_it_is_now() {
+    let mut daemon = Setup::new().persisted().start();
+    let (old, new) = (fixtures::work_dir(), fixtures::work_dir());
+    let last = |daemon: &Daemon, work_dir: &Path| {
+        daemon.client().call("continueSession", json!({ "workDir": work_dir }))["sessionId"].clone()
+    };
+    let mut session = Session::create(&daemon, old.path());
+    session.ask("hi");
+    session.call("openSession", json!({ "rebind": new.path() }));
+    assert_eq!(last(&daemon, old.path()), Value::Null);
+    assert_eq!(last(&daemon, new.path()), json!(session.id));
+
+    let place = fixtures::temp_dir("kli-t");
+    let path = place.path().join("elsewhere.jsonl");
+    let mut file = fixtures::SessionFile::new("elsewhere", old.path());
+    file.user("u1", None, "hi").assistant("a1", Some("u1"), "hello");
+    file.write(&path);
+    Session::open(&daemon, &path);
+    assert_eq!(last(&daemon, old.path()), "elsewhere");
+    drop(session);
+    daemon.kill9();
+    daemon.start();
+    assert_eq!(last(&daemon, old.path()), "elsewhere", "after a restart it is opened where it lies");
+}
+
+/// New sessions come in front: the pages after them lose nothing and repeat nothing.
+#[test]
+fn pages_of_lists_while_sessions_are_made() {
+    let daemon = Setup::new().persisted().start();
+    let work_dir = fixtures::work_dir();
+    let client = &mut daemon.client();
+    let mut make = |name: &str| {
+        text(&client.call("createSession", json!({ "workDir": work_dir.path(), "name": name }))["sessionId"])
+    };
+    let mut made: Vec<String> = (0..5).map(|n| make(&n.to_string())).collect();
+    for (method, key) in [("listSessions", "sessions"), ("getForest", "nodes")] {
+        let client = &mut daemon.client();
+        let (mut seen, mut cursor) = (Vec::new(), Value::Null);
+        loop {
+            let page = client.call(method, json!({ "limit": 2, "cursor": cursor }));
+            seen.extend(page[key].as_array().unwrap().iter().map(|info| text(&info["sessionId"])));
+            cursor = page["nextCursor"].clone();
+            if cursor.is_null() {
+                break;
+            }
+            client.call("createSession", json!({ "workDir": work_dir.path() }));
+        }
+        seen.sort();
+        made.sort();
+        assert_eq!(seen, made, "{method}");
+        made = client.call("listSessions", json!({ "limit": 100 }))["sessions"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|info| text(&info["sessionId"]))
+            .collect();
+    }
+}
+
 #[test]
 fn deleting() {
     let gate = Gate::new();

@@ -138,6 +138,10 @@ fn navigating() {
     let mark = text(&fixtures::records(&path).iter().find(|r| r["type"] == "leaf").unwrap()["id"]);
     assert_eq!(session.error("navigateTree", json!({ "entryId": mark })).kind(), "invalidEntry");
     assert_eq!(session.error("navigateTree", json!({ "entryId": "ffffffff-none" })).kind(), "entryNotFound");
+    let (before, leaf) = (read(&path), session.leaf());
+    let error = session.error("navigateTree", json!({ "entryId": first, "label": "x".repeat(201) }));
+    assert_eq!((error.code(), session.leaf()), (-32602, leaf), "nothing is half done");
+    assert_eq!(read(&path), before);
     let error = session.error("navigateTree", json!({ "entryId": first, "leafId": second }));
     assert_eq!((error.kind(), &error.0["data"]["leafId"]), ("leafMoved", &json!(session.leaf())));
 }
@@ -244,7 +248,52 @@ fn forking_anywhere() {
     let (mut at, _) = session.forked(&daemon, "fork", json!({ "entryId": prompt, "position": "at" }));
     assert_eq!(at.leaf(), Some(prompt));
     assert_eq!(session.error("fork", json!({ "entryId": "no-such-entry" })).kind(), "entryNotFound");
+    // At what comes before any message: that entry itself, whether `at` is said or not.
+    let opening = text(&branch[0]["id"]);
+    for position in [Value::Null, json!("at")] {
+        let (_, made) = session.forked(&daemon, "fork", json!({ "entryId": opening, "position": position }));
+        assert_eq!(made["session"]["forkEntryId"], json!(opening), "{position}");
+    }
     server.assert_valid();
+}
+
+/// A fork is made whole or not at all, and the first that anybody hears of it is that it is there.
+#[test]
+fn what_a_fork_is_to_be() {
+    let Place { server: _model, daemon, work_dir } = Place::with([]);
+    let mut session = Session::create(&daemon, work_dir.path());
+    session.ask("first");
+    let (prompt, leaf) = (session.newest_prompt(), session.leaf());
+    let all = &mut daemon.client();
+    all.call("subscribe", json!({}));
+    let directory = daemon.session_dir.clone().unwrap();
+    for (fault, kind, code) in [
+        (json!({ "name": "x".repeat(201) }), "", -32602),
+        (json!({ "newSessionId": "not an id" }), "", -32602),
+        (json!({ "newSessionId": session.id }), "sessionExists", -32023),
+        (json!({ "workDir": "relative" }), "", -32602),
+        (json!({ "workDir": "/no/such/directory" }), "workDirNotFound", -32028),
+    ] {
+        for method in ["fork", "clone", "rewind"] {
+            let mut params = fault.clone();
+            if method == "fork" {
+                params["entryId"] = json!(leaf);
+            }
+            let error = session.error(method, params);
+            assert_eq!((error.kind(), error.code()), (kind, code), "{method} {fault}");
+        }
+    }
+    assert_eq!(fixtures::session_files(&directory).len(), 1, "nothing is left of those");
+    for (method, mut params) in
+        [("fork", json!({ "entryId": leaf })), ("fork", json!({ "entryId": prompt })), ("clone", json!({}))]
+    {
+        params["name"] = json!("a name");
+        let made = session.call(method, params)["session"].clone();
+        assert_eq!(made["name"], "a name");
+        let of_it = |e: &kli_tests::Event| e.body["sessionId"] == made["sessionId"];
+        let first = all.until(|e| of_it(e));
+        assert_eq!((first.kind(), &first.body["session"]["name"]), ("sessionCreated", &json!("a name")));
+    }
 }
 
 #[test]
@@ -338,6 +387,7 @@ fn views_of_the_tree() {
     assert_eq!(folded[0]["count"], json!(nodes.len() - 1));
     assert_eq!(folded[0]["lastId"], nodes[nodes.len() - 2]["id"]);
     assert_eq!(folded[1]["id"], json!(session.leaf()));
+    assert_eq!((&folded[1]["lastId"], &folded[1]["count"]), (&folded[1]["id"], &json!(1)), "a run of one");
     let unfolded =
         session.call("getTree", json!({ "rootId": folded[0]["id"], "lastId": folded[0]["lastId"] }))["nodes"].take();
     assert_eq!(unfolded.as_array().unwrap().len(), nodes.len() - 1);
@@ -349,6 +399,66 @@ fn views_of_the_tree() {
     assert_eq!(ids, newest);
     let next = session.call("getTree", json!({ "limit": 2, "cursor": page["nextCursor"] }));
     assert_eq!(next["nodes"][1]["id"], nodes[nodes.len() - 3]["id"]);
+}
+
+/// Ids, parents and children of a view, and of `branches` the runs; the roots first.
+fn view(session: &mut Session, params: Value) -> String {
+    let tree = session.call("getTree", params);
+    let ids = |value: &Value| value.as_array().unwrap().iter().map(text).collect::<Vec<_>>().join(",");
+    let mut lines = vec![ids(&tree["roots"])];
+    for node in tree["nodes"].as_array().unwrap() {
+        let parent = node["parentId"].as_str().unwrap_or("-");
+        let run = match node["lastId"].as_str() {
+            Some(last) => format!("..{last}({})", node["count"]),
+            None => String::new(),
+        };
+        assert_eq!(node["childCount"], json!(node["children"].as_array().unwrap().len()));
+        lines.push(format!("{}{run}<{parent}>{}", text(&node["id"]), ids(&node["children"])));
+    }
+    lines.join(" ")
+}
+
+/// A tree with marks between its entries, odd entries, a fork, a label, and an entry that lies before its parent.
+#[test]
+fn views_of_an_odd_tree() {
+    let daemon = Setup::new().start();
+    let place = fixtures::temp_dir("kli-t");
+    let path = place.path().join("odd.jsonl");
+    let mut file = fixtures::SessionFile::new("odd", place.path());
+    file.record("model_change", "m", None, json!({ "provider": "demo", "modelId": "offline" }))
+        .user("u1", Some("m"), "one")
+        .record("custom", "c1", Some("u1"), json!({ "customType": "x" }))
+        .assistant("a1", Some("c1"), "answer")
+        .record("odd", "o1", Some("a1"), json!({}))
+        .assistant("early", Some("late"), "lies before its parent")
+        .user("u2", Some("a1"), "two")
+        .assistant("a2", Some("u2"), "answer")
+        .record("odd", "o2", Some("a2"), json!({}))
+        .user("u3", Some("o2"), "three")
+        .user("late", Some("a2"), "another way")
+        .record("label", "l1", Some("u3"), json!({ "targetId": "u2", "label": "here" }))
+        .record("leaf", "lf", Some("u3"), json!({}));
+    file.write(&path);
+    let mut session = Session::open(&daemon, &path);
+    for (params, shows) in [
+        (json!({ "view": "messages" }), "u1 u1<->a1 a1<u1>u2 early<late> u2<a1>a2 a2<u2>u3,late u3<a2> late<a2>early"),
+        (json!({ "view": "prompts" }), "u1 u1<->u2 u2<u1>u3,late u3<u2> late<u2>"),
+        (json!({ "view": "labelled" }), "u2 u2<->"),
+        (
+            json!({ "view": "branches" }),
+            "m m..a1(3)<->o1,u2 o1..o1(1)<m> u2..u2(1)<m>a2 a2..a2(1)<u2>o2,late o2..o2(1)<a2>u3 u3..u3(1)<o2> \
+             late..early(2)<a2>",
+        ),
+        (json!({ "rootId": "a2" }), "a2 early<late> a2<u2>o2,late o2<a2>u3 u3<o2> late<a2>early"),
+        (json!({ "rootId": "a2", "view": "prompts" }), "a2 u3<-> late<->"),
+        (json!({ "rootId": "m", "lastId": "a1" }), "m m<->u1 u1<m>a1 a1<u1>o1,u2"),
+        (json!({ "rootId": "u2", "lastId": "a1" }), "u2"),
+        (json!({ "rootId": "a2", "limit": 2 }), "a2 u3<o2> late<a2>early"),
+    ] {
+        assert_eq!(view(&mut session, params.clone()), shows, "{params}");
+    }
+    assert_eq!(session.error("getTree", json!({ "rootId": "lf" })).kind(), "invalidEntry", "a mark");
+    assert_eq!(session.error("getTree", json!({ "rootId": "none-such" })).kind(), "entryNotFound");
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! One run, from its prompt until the model has nothing more to do.
 
 use kli_protocol::api::{RunError, RunErrorKind, RunStop};
-use kli_protocol::record::{AssistantMessage, StopReason};
+use kli_protocol::record::{AssistantMessage, StopReason, Usage};
 use tokio_util::sync::CancellationToken;
 
 use crate::context::assemble::NOT_RUN_RESULT;
@@ -46,9 +46,11 @@ async fn turns<H: RunHost>(
         }
         host.emit(RunEvent::TurnStart).await;
         let reply = step::reply(host, &mut turn, options.retry, cancel).await?;
+        let mut usage = Usage::default();
         let stop = match reply {
             Reply::Done(message) => {
-                outcome.usage += message.usage;
+                usage = message.usage;
+                outcome.usage += usage;
                 outcome.text = message.content.text();
                 refusal = message.error_message.clone().map(refused);
                 after_reply(host, &turn, &message, cancel).await?
@@ -64,7 +66,7 @@ async fn turns<H: RunHost>(
             }
         };
         host.end_turn().await?;
-        host.emit(RunEvent::TurnEnd { usage: outcome.usage }).await;
+        host.emit(RunEvent::TurnEnd { usage }).await;
         match stop {
             Next::Turn => {}
             Next::End(RunStop::Done) => {

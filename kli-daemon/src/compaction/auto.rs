@@ -4,18 +4,13 @@
 use crate::context::estimate::Budget;
 
 /// Of one session; kept in memory by whoever runs compactions for it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Auto {
-    enabled: bool,
     /// Tokens of the request at which it paused.
     paused_at: Option<u64>,
 }
 
 impl Auto {
-    pub fn new(enabled: bool) -> Auto {
-        Auto { enabled, paused_at: None }
-    }
-
     /// Whether to compact before a request of so many tokens.
     pub fn wants(&mut self, tokens: u64, budget: &Budget) -> bool {
         if !budget.needs_compaction(tokens) {
@@ -23,8 +18,7 @@ impl Auto {
             return false;
         }
         // Enough that is new gives another try something to gain.
-        let again = self.paused_at.is_none_or(|at| tokens > at.saturating_add(budget.keep_recent));
-        self.enabled && again
+        self.paused_at.is_none_or(|at| tokens > at.saturating_add(budget.keep_recent))
     }
 
     /// A compaction ended with a request of so many tokens: the true number after a success, the old one after a
@@ -55,7 +49,7 @@ mod tests {
     #[test]
     fn it_pauses_instead_of_looping() {
         let budget = Budget::new(100_000, 20_000, 10_000);
-        let mut auto = Auto::new(true);
+        let mut auto = Auto::default();
         assert!(!auto.wants(80_000, &budget));
         assert!(auto.wants(80_001, &budget));
         // It gained too little: one notice, then quiet.
@@ -71,6 +65,5 @@ mod tests {
         auto.ended(90_000, &budget);
         auto.resume();
         assert!(auto.wants(90_000, &budget));
-        assert!(!Auto::new(false).wants(90_000, &budget));
     }
 }

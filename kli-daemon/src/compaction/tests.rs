@@ -1,3 +1,5 @@
+mod properties;
+
 use std::sync::Mutex;
 
 use futures_util::stream::{self, BoxStream, StreamExt};
@@ -117,7 +119,11 @@ fn push(window: &mut Window, id: &str, compaction: Compaction) {
 }
 
 async fn run(window: &Window, by: &Summarizer) -> Result<Compacted, CompactionError> {
-    compact(window, 300, None, by, &CancellationToken::new()).await
+    compact(&stretch(window, by), None, by, &CancellationToken::new()).await
+}
+
+fn stretch(window: &Window, by: &Summarizer) -> Stretch {
+    Stretch::of(window.clone(), 300, &by.budget).expect("something to compact")
 }
 
 #[tokio::test(start_paused = true)]
@@ -125,7 +131,7 @@ async fn the_beginning_is_summarized_and_the_end_is_kept() {
     let (by, provider) = summarizer(|_, _| done(" the summary "), 100_000);
     let window = turns(20);
     let cancel = CancellationToken::new();
-    let got = compact(&window, 300, Some("mind the tests"), &by, &cancel).await.unwrap();
+    let got = compact(&stretch(&window, &by), Some("mind the tests"), &by, &cancel).await.unwrap();
     assert_eq!(got.compaction.summary, "the summary");
     let kept = got.compaction.first_kept_entry_id.clone().unwrap();
     assert!(["u14", "u15"].contains(&kept.as_str()), "{kept}");
@@ -147,7 +153,7 @@ async fn a_summary_that_is_none_changes_nothing() {
         (done(" \n"), "returned no summary"),
         (stopped("half", StopReason::Length), "cut off"),
         (done(&long), "no fewer than"),
-        (failed(RunErrorKind::BadRequest, false), "the summary failed: no"),
+        (failed(RunErrorKind::BadRequest, false), "The summary failed, and the conversation stays as it was: no"),
         (StreamEvent::Started, "had no end"),
     ] {
         let (by, provider) = summarizer(move |_, _| answer.clone(), 100_000);
@@ -156,10 +162,9 @@ async fn a_summary_that_is_none_changes_nothing() {
         assert_eq!(ApiError::from(error).kind(), Some(ErrorKind::CompactionFailed));
         assert_eq!(provider.asked.lock().unwrap().len(), 1);
     }
-    let (by, provider) = summarizer(|_, _| done("x"), 100_000);
-    let error = run(&turns(3), &by).await.unwrap_err();
-    assert_eq!(ApiError::from(error).kind(), Some(ErrorKind::NothingToCompact));
-    assert!(provider.asked.lock().unwrap().is_empty());
+    let (by, _) = summarizer(|_, _| done("x"), 100_000);
+    assert!(Stretch::of(turns(3), 300, &by.budget).is_none());
+    assert_eq!(ApiError::from(CompactionError::NothingToCompact).kind(), Some(ErrorKind::NothingToCompact));
 }
 
 #[tokio::test(start_paused = true)]
@@ -183,7 +188,7 @@ async fn an_abort_ends_it() {
         },
         100_000,
     );
-    let error = compact(&turns(20), 0, None, &by, &cancel).await.unwrap_err();
+    let error = compact(&stretch(&turns(20), &by), None, &by, &cancel).await.unwrap_err();
     assert!(matches!(error, CompactionError::Aborted), "{error}");
 }
 

@@ -30,6 +30,7 @@ pub const ROOT: &[(&str, Shape)] = &[
     ("durability", Shape::One(&["os", "turn", "entry"])),
     ("sandbox", Shape::One(&["off", "workspace-write", "read-only"])),
     ("idleExitMs", Shape::Count),
+    ("unloadAfterMs", Shape::Count),
     ("maxMemoryBytes", Shape::Count),
     ("maxMessageBytes", Shape::Count),
     ("maxSubscriberBytes", Shape::Count),

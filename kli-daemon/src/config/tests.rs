@@ -142,13 +142,15 @@ fn a_project_sets_only_what_is_harmless() {
         let dir = tempfile::tempdir().unwrap();
         std::fs::create_dir(dir.path().join(".kli")).unwrap();
         std::fs::write(dir.path().join(".kli/config.toml"), text).unwrap();
-        match (Config::project(dir.path()), expected) {
-            (Ok(project), Ok(expected)) => assert_eq!(project, expected),
+        match (Config::default().project(dir.path()), expected) {
+            (Ok(project), Ok(expected)) => assert_eq!(project, Some(expected)),
             (Err(e), Err(part)) => assert!(e.to_string().contains(part), "{e}"),
             (got, expected) => panic!("{text}: {got:?}, not {expected:?}"),
         }
     }
-    assert_eq!(Config::project(Path::new("/nowhere")).unwrap(), Project::default());
+    assert_eq!(Config::default().project(Path::new("/nowhere")).unwrap(), None);
+    let keep = CompactionChange { keep_recent_tokens: Some(7), ..CompactionChange::default() };
+    check("[compaction]\nkeepRecentTokens = 7", Ok(Project { compaction: keep, ..Project::default() }));
     check("defaultMode = \"plan\"", Ok(Project { default_mode: Some(Mode::Plan), ..Project::default() }));
     check("[approvals]\ndeny = [\"bash\"]", Ok(Project { deny: vec!["bash".into()], ..Project::default() }));
     check("defaultMode = \"auto\"", Err("auto"));
@@ -156,4 +158,19 @@ fn a_project_sets_only_what_is_harmless() {
     check("[providers.openai]\nbaseUrl = \"http://evil\"", Err("providers.openai.baseUrl"));
     check("sandbox = \"off\"", Err("sandbox"));
     check("sesionDir = \"/a\"", Err("Did you mean"));
+}
+
+#[test]
+fn environment_and_flags_count_more_than_a_project() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::create_dir(dir.path().join(".kli")).unwrap();
+    let text = "defaultModel = \"a/b\"\ndefaultMode = \"plan\"\n[compaction]\nenabled = false\nreserveTokens = 3\n[approvals]\ndeny = [\"bash\"]";
+    std::fs::write(dir.path().join(".kli/config.toml"), text).unwrap();
+    let env = [("KLI_DEFAULT_MODEL", "c/d"), ("KLI_COMPACTION_ENABLED", "true"), ("KLI_APPROVALS_DENY", "edit")];
+    let config = load("[compaction]\nkeepRecentTokens = 5", &env, &[("defaultMode", "ask")]).unwrap();
+    let project = config.project(dir.path()).unwrap().unwrap();
+    assert_eq!((project.default_model, project.default_mode), (None, None));
+    assert_eq!(project.deny, ["bash"], "what is forbidden adds up");
+    let compaction = project.compaction.over(config.compaction);
+    assert_eq!(compaction, Compaction { enabled: true, reserve_tokens: 3, keep_recent_tokens: 5 });
 }

@@ -27,8 +27,14 @@ pub const NOT_RUN_RESULT: &str =
 
 const BEGINNING_LOST: &str = "[The beginning of this conversation is not available.]";
 
-/// The part of a model's window that one tool result may take up.
+/// The part of a model's window that one tool result may take up, and all results of one reply together: the
+/// newest ones cannot be compacted away.
 const RESULT_SHARE: (u64, u64) = (2, 5);
+const RESULTS_SHARE: (u64, u64) = (3, 5);
+
+/// A provider that reports less than this part of our own estimate did not count: some servers say 0, or count
+/// only what their cache did not hold.
+const LEAST_REPORTED: u64 = 3;
 
 /// The messages of the next request.
 #[derive(Clone, Debug, Default)]
@@ -70,6 +76,7 @@ pub fn assemble(window: &Window, model: &ModelInfo) -> Assembled {
         model,
         images: model.input.is_empty() || model.input.iter().any(|kind| kind == "image"),
         ids: HashSet::new(),
+        tokens: 0,
         done: Assembled { warnings: window.warnings().to_vec(), ..Assembled::default() },
     };
     if let Some(message) = window.summary().and_then(|summary| summary.message.as_ref()) {
@@ -133,6 +140,8 @@ struct Out<'a> {
     images: bool,
     /// Call ids that are taken.
     ids: HashSet<Cow<'a, str>>,
+    /// Of all messages so far.
+    tokens: u64,
     done: Assembled,
 }
 
@@ -140,9 +149,12 @@ impl<'a> Out<'a> {
     fn push(&mut self, message: Arc<Message>, size: u64) {
         if self.done.messages.is_empty() && !matches!(*message, Message::User(_)) {
             let lost = Message::User(UserMessage { content: BEGINNING_LOST.into(), ..UserMessage::default() });
-            self.done.sizes.push(estimate::message(&lost));
+            let size = estimate::message(&lost);
+            self.tokens = self.tokens.saturating_add(size);
+            self.done.sizes.push(size);
             self.done.messages.push(Arc::new(lost));
         }
+        self.tokens = self.tokens.saturating_add(size);
         self.done.messages.push(message);
         self.done.sizes.push(size);
     }
@@ -193,15 +205,39 @@ impl<'a> Out<'a> {
             Arc::new(Message::Assistant(AssistantMessage { content, ..without_content(shown) }))
         };
         self.push(message, item.tokens());
-        if usage_counts && sent != Sent::AnsweredCalls && reported(&reply.usage) > 0 {
-            self.done.anchor = Some((self.done.messages.len() - 1, reported(&reply.usage)));
+        let usage = reported(&reply.usage);
+        let counted = usage > 0 && usage.saturating_mul(LEAST_REPORTED) >= self.tokens;
+        if usage_counts && sent != Sent::AnsweredCalls && counted {
+            self.done.anchor = Some((self.done.messages.len() - 1, usage));
         }
+        let most = self.most_of_result(&calls);
         for call in calls.into_iter().filter(|call| call.sent) {
-            self.result(call, sent, reply.timestamp);
+            self.result(call, sent, reply.timestamp, most);
         }
     }
 
-    fn result(&mut self, call: Call<'a>, sent: Sent, timestamp: u64) {
+    /// Tokens that each result of a reply may take: those that take less leave the rest to the others.
+    fn most_of_result(&self, calls: &[Call]) -> u64 {
+        let share = |(part, of): (u64, u64)| self.model.context_window.saturating_mul(part) / of;
+        let mut left = share(RESULTS_SHARE);
+        if left == 0 {
+            return u64::MAX;
+        }
+        let mut sizes: Vec<u64> = calls.iter().filter_map(|call| call.result).map(Item::tokens).collect();
+        sizes.sort_unstable();
+        let mut count = sizes.len() as u64;
+        for size in sizes {
+            let even = left / count.max(1);
+            if size > even {
+                return even.min(share(RESULT_SHARE));
+            }
+            left -= size;
+            count -= 1;
+        }
+        share(RESULT_SHARE)
+    }
+
+    fn result(&mut self, call: Call<'a>, sent: Sent, timestamp: u64, most: u64) {
         let stored = call.result.and_then(|item| Some((item, self.imaged(item)?)));
         let Some((item, message)) = stored else {
             let text = if sent == Sent::CallsNotRun { NOT_RUN_RESULT } else { INTERRUPTED_RESULT };
@@ -227,8 +263,7 @@ impl<'a> Out<'a> {
                 ..without_result_content(result)
             }));
         }
-        let most = self.model.context_window.saturating_mul(RESULT_SHARE.0) / RESULT_SHARE.1;
-        if most > 0 && size > most {
+        if size > most {
             message = Arc::new(cut(&message, most));
             size = estimate::message(&message);
         }

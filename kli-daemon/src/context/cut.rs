@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use super::estimate::Kept;
 use super::item::{Item, Sent};
 use super::window::Window;
 
@@ -19,19 +20,26 @@ pub struct Cut {
     pub tokens: u64,
 }
 
-/// Keeps about the last `keep_recent` tokens, from a prompt or a reply on; never from a tool result, nor from between
-/// a call and its results. None: there is nothing worth a summary, all of it would be kept.
-pub fn find_cut(window: &Window, keep_recent: u64) -> Option<Cut> {
+/// Keeps about the last tokens, from a prompt or a reply on; never from a tool result, nor from between a call and
+/// its results. None: there is nothing worth a summary, all of it would be kept.
+pub fn find_cut(window: &Window, keep: Kept) -> Option<Cut> {
     let items = window.items();
     let whole = whole_pairs(items);
     let may_start = |at: usize| {
         items.get(at).is_some_and(|item| item.message().is_some() && item.result().is_none())
             && whole.get(at).copied().unwrap_or_default()
     };
-    let natural = natural_cut(items, keep_recent)?;
+    let natural = natural_cut(items, keep.about)?;
     let at =
         (natural..items.len()).find(|at| may_start(*at)).or_else(|| (0..natural).rev().find(|at| may_start(*at)))?;
-    let at = with_its_prompt(items, at, may_start);
+    let mut at = with_its_prompt(items, at, may_start);
+    if tokens(items.get(at..)?) > keep.most {
+        // It begins with a message that leaves no room for another: later, if there is a place.
+        let later = (at + 1..items.len()).filter(|later| may_start(*later));
+        let mut later = later.map(|later| with_its_prompt(items, later, may_start)).filter(|later| *later > at);
+        let fits = later.clone().find(|later| items.get(*later..).is_some_and(|kept| tokens(kept) <= keep.most));
+        at = fits.or(later.next_back()).unwrap_or(at);
+    }
     let (before, kept) = items.split_at_checked(at)?;
     if before.iter().all(|item| item.message().is_none()) {
         return None;
@@ -41,8 +49,13 @@ pub fn find_cut(window: &Window, keep_recent: u64) -> Option<Cut> {
         at,
         first_kept: kept.first()?.id.clone(),
         splits_turn: !kept.iter().any(|item| item.is_prompt()),
-        tokens: before.iter().filter(|item| item.message().is_some()).fold(old, |sum, item| sum + item.tokens()),
+        tokens: old.saturating_add(tokens(before)),
     })
+}
+
+/// Tokens of what is sent of them.
+fn tokens(items: &[Arc<Item>]) -> u64 {
+    items.iter().filter(|item| item.message().is_some()).fold(0, |sum, item| sum.saturating_add(item.tokens()))
 }
 
 /// The newest entries of a path, root → leaf, as far as about `tokens` go. `up` comes newest first and ends where
@@ -117,7 +130,7 @@ fn whole_pairs(items: &[Arc<Item>]) -> Vec<bool> {
 }
 
 /// A cut right after a prompt saves nothing of its turn: the prompt stays too.
-fn with_its_prompt(items: &[Arc<Item>], mut at: usize, may_start: impl Fn(usize) -> bool) -> usize {
+fn with_its_prompt(items: &[Arc<Item>], mut at: usize, may_start: impl Fn(usize) -> bool + Copy) -> usize {
     if items.get(at).is_some_and(|item| item.assistant().is_none()) {
         return at;
     }

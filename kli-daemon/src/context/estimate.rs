@@ -119,6 +119,14 @@ pub struct Budget {
     pub keep_recent: u64,
 }
 
+/// How many tokens of the end of a branch a compaction keeps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Kept {
+    pub about: u64,
+    /// Where one long message would make it more than this, that message goes too.
+    pub most: u64,
+}
+
 /// Of a model whose window is not known.
 const UNKNOWN_WINDOW: u64 = 32_768;
 
@@ -134,6 +142,12 @@ impl Budget {
     /// Tokens that a request may have.
     pub fn room(&self) -> u64 {
         if self.window == 0 { u64::MAX } else { self.window.saturating_sub(self.reserve) }
+    }
+
+    /// What a compaction keeps of a request, of which system prompt and tools take `overhead`.
+    pub fn kept(&self, overhead: u64) -> Kept {
+        // What is left of the room is for the summary, and for what comes next.
+        Kept { about: self.keep_recent, most: self.room().saturating_sub(overhead) / 4 * 3 }
     }
 
     pub fn needs_compaction(&self, tokens: u64) -> bool {

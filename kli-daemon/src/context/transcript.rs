@@ -36,6 +36,14 @@ pub fn path(items: &[Arc<Item>]) -> Vec<String> {
     texts.collect()
 }
 
+/// Whether [`path`] would have anything to tell.
+pub fn says_anything(items: &[Arc<Item>]) -> bool {
+    items.iter().any(|item| match &item.meaning {
+        Meaning::Compaction(summary) => summary.message.is_some(),
+        _ => item.message().is_some_and(|message| of_message(message).is_some()),
+    })
+}
+
 fn of_message(message: &Message) -> Option<String> {
     let mut lines = Vec::new();
     match message {

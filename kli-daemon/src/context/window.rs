@@ -4,9 +4,9 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use kli_protocol::api::Warning;
-use kli_protocol::record::{Block, Content, Kind, StopReason, SummaryDetails, ToolCallBlock};
+use kli_protocol::record::{Content, Kind, StopReason, SummaryDetails, ToolCallBlock};
 
-use super::item::{Item, Meaning, Sent, Summary, reported};
+use super::item::{Item, Meaning, Sent, Summary};
 
 /// How far above a boundary the reply is looked for whose results lie below it.
 const MAX_EXTENSION: usize = 512;
@@ -63,6 +63,11 @@ impl Window {
         Ok(window)
     }
 
+    /// The end of a branch alone, root → leaf: for what its last entries tell.
+    pub fn of_end(items: Vec<Arc<Item>>) -> Window {
+        Window { items, ..Window::default() }
+    }
+
     /// Takes in a record that was appended at the leaf. Not for records of another program: read again then.
     pub fn push(&mut self, item: Arc<Item>) {
         match &item.meaning {
@@ -113,27 +118,6 @@ impl Window {
     pub(super) fn usage_barrier(&self) -> usize {
         let edit = self.items.iter().rposition(|item| item.edit().is_some());
         self.compaction.max(edit).map_or(0, |at| at + 1)
-    }
-
-    /// Tokens by the newest reported usage and what came after it, without assembling anything. None where that is
-    /// not all there is to it.
-    pub fn reported_tokens(&self) -> Option<u64> {
-        let barrier = self.usage_barrier();
-        let mut after: u64 = 0;
-        let mut results = 0;
-        for (at, item) in self.items.iter().enumerate().rev() {
-            let Some((reply, sent)) = item.assistant() else {
-                results += usize::from(item.result().is_some());
-                after = after.saturating_add(item.tokens());
-                continue;
-            };
-            let blocks = reply.content.blocks();
-            let is_sent = blocks.iter().any(|block| !matches!(block, Block::Thinking(_) | Block::Unknown(_)));
-            let answered = reply.content.tool_calls().count() == results;
-            let counts = at >= barrier && sent == Sent::Whole && is_sent && answered && reported(&reply.usage) > 0;
-            return counts.then(|| reported(&reply.usage).saturating_add(after));
-        }
-        None
     }
 
     /// The calls at the end of the branch that have no stored result, oldest first: each gets one before the next
@@ -230,6 +214,12 @@ impl Window {
             *item = Arc::new(item.edited(replacement));
         }
     }
+}
+
+/// What is wrong with the boundary of the compaction that counts; `above` says whether an entry of that id lies above
+/// it on its branch.
+pub fn boundary_warning(compaction: &Item, mut above: impl FnMut(&str) -> bool) -> Option<Warning> {
+    kept_above(compaction, compaction.summary()?, &[], &mut above).err()
 }
 
 /// The boundary above a compaction; none: it keeps nothing.

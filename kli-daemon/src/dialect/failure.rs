@@ -239,7 +239,7 @@ fn is_quota(text: &str, tag: &str) -> bool {
 
 /// Whether an error says that the request does not fit the model's window.
 fn is_overflow(text: &str, tag: &str) -> bool {
-    const SURE: [&str; 22] = [
+    const SURE: [&str; 28] = [
         "context_length_exceeded",
         "context_window_exceeded",
         "model_context_window_exceeded",
@@ -262,6 +262,12 @@ fn is_overflow(text: &str, tag: &str) -> bool {
         "exceeded model token limit",
         "too large for model with",
         "maximum prompt length",
+        "model_max_prompt_tokens_exceeded",
+        "prompt token count of",
+        "range of input length should be",
+        "token limit exceeded",
+        "too many tokens:",
+        "too many input tokens",
     ];
     if SURE.iter().any(|words| text.contains(words) || tag.contains(words)) {
         return true;
@@ -269,7 +275,14 @@ fn is_overflow(text: &str, tag: &str) -> bool {
     // "Prompt has 5,958,968 tokens, but the configured context size is 256,000 tokens", and the like.
     let size = ["context size", "context length", "context window", "context limit", "n_ctx"];
     let over = ["token", "exceed", "too long", "too large", "larger than", "greater than"];
-    size.iter().any(|word| text.contains(word)) && over.iter().any(|word| text.contains(word))
+    if size.iter().any(|word| text.contains(word)) && over.iter().any(|word| text.contains(word)) {
+        return true;
+    }
+    // "Input length 40000 exceeds the maximum length 32768", "`inputs` tokens + `max_new_tokens` must be <= 4096";
+    // not "string too long", nor a `max_tokens` that is out of its range.
+    let whole = ["input length", "prompt length", "total number of tokens", "`inputs` tokens"];
+    let limit = ["exceed", "must be <=", "longer than", "greater than"];
+    whole.iter().any(|word| text.contains(word)) && limit.iter().any(|word| text.contains(word))
 }
 
 /// What `Retry-After` asks for, in ms: seconds or a date. Nonsense and the past count as not said.
@@ -351,6 +364,15 @@ mod tests {
             "The input token count (1196265) exceeds the maximum number of tokens allowed (1048575).",
             "input length and `max_tokens` exceed context limit: 199990 + 8192 > 200000",
             "Invalid request: Your request exceeded model token limit: 262144",
+            "prompt token count of 140000 exceeds the limit of 128000",
+            "Range of input length should be [1, 98304]",
+            "Input length 40000 exceeds the maximum length 32768",
+            "The total number of tokens in the prompt exceeds the limit",
+            "`inputs` tokens + `max_new_tokens` must be <= 4096. Given: 5000 `inputs` tokens and 100 `max_new_tokens`",
+            "too many tokens: 300000 > 200000",
+            "This model's maximum prompt length is 131072 but the request contains 537812 tokens.",
+            "tokens to keep from the initial prompt is greater than the context length",
+            "the prompt (9000 tokens) is larger than n_ctx (8192)",
         ];
         for words in overflow {
             check(400, &serde_json::json!({ "error": { "message": words } }).to_string(), Kind::ContextOverflow, false);
@@ -358,7 +380,13 @@ mod tests {
         check(400, r#"{"error":{"code":"context_length_exceeded","message":"no"}}"#, Kind::ContextOverflow, false);
         check(400, r#"{"code":"context_length_exceeded"}"#, Kind::ContextOverflow, false);
         check(413, "", Kind::ContextOverflow, false);
-        for words in ["Invalid max_tokens: must be between 1 and 4096", "URL is too long"] {
+        for words in [
+            "Invalid max_tokens: must be between 1 and 4096",
+            "max_tokens is too large: 100000. This model supports at most 4096 completion tokens",
+            "URL is too long",
+            "string too long. Expected a string with maximum length 64",
+            "image exceeds 5 MB maximum",
+        ] {
             check(400, &serde_json::json!({ "error": { "message": words } }).to_string(), Kind::BadRequest, false);
         }
         check(429, r#"{"error":{"message":"too many tokens per minute"}}"#, Kind::RateLimited, true);

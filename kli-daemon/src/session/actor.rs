@@ -9,7 +9,9 @@ mod edits;
 mod forks;
 mod host;
 mod instructions;
+mod kept;
 mod navigate;
+mod partial;
 mod prompts;
 mod runs;
 mod shell;
@@ -17,23 +19,27 @@ mod state;
 mod write;
 
 use std::collections::{BTreeMap, VecDeque};
+use std::path::Path;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 
-use kli_protocol::api::{Mode, ModelRef, Status};
+use kli_protocol::ApiError;
+use kli_protocol::api::{EventBody, Mode, ModelRef, Status};
 use serde_json::Value;
 use tokio::sync::{mpsc, oneshot, watch};
 
 pub use compacting::Navigated;
-pub use edits::{Extension, check_option, clean_name};
+pub use edits::{Extension, check_option, clean_name, mark};
 pub use forks::{ForkOrder, ForkPoint, Forked};
+pub use kept::Kept;
 pub use prompts::{PromptAnswer, PromptOrder, Started};
 pub use shell::ShellOrder;
 pub use state::{WHOLE_ENTRY, shortened};
 
-use super::Deps;
 use super::branch::{BranchSettings, Cache};
-use super::handle::{Handle, MAILBOX};
+use super::handle::{Door, Handle, MAILBOX};
 use super::hub::Hub;
+use super::{Deps, Settings};
 use crate::compaction::Auto;
 use crate::store::events::EventLog;
 use crate::store::{Ix, Log};
@@ -44,6 +50,10 @@ pub(super) enum Message {
     Call(Box<dyn FnOnce(&mut Actor) + Send>),
     /// Ends what goes on, then the actor.
     Stop(oneshot::Sender<()>),
+    /// Ends the actor, unless it is needed: then the sender is dropped.
+    Unload(oneshot::Sender<Box<Kept>>),
+    /// As `Unload`, where the file need not bring it back as it was: it is read anew.
+    Reopen(oneshot::Sender<Box<Kept>>),
 }
 
 /// What a session that has no record yet will be opened with.
@@ -63,6 +73,8 @@ pub struct Actor {
     /// Milestone events on disk, once the session has a file.
     events: Option<EventLog>,
     me: mpsc::WeakSender<Message>,
+    /// For those who follow it, also when it is opened anew.
+    door: Arc<Door>,
     status: watch::Sender<Status>,
     opening: Opening,
     /// Model and options of the branch that the next entry goes on.
@@ -98,22 +110,25 @@ pub struct Actor {
 }
 
 /// Starts the actor of a session.
-pub(super) fn spawn(log: Arc<Log>, deps: Arc<Deps>, opening: Opening, env: BTreeMap<String, String>) -> Handle {
+pub(super) fn spawn(log: Arc<Log>, deps: Arc<Deps>, opening: Opening, kept: Kept) -> Handle {
     let events = deps.event_path(&log).map(EventLog::open);
-    // Events of an earlier daemon had numbers up to this; where their file is lost, time tells of a higher one.
-    let last = match events.as_ref().map(EventLog::reserved) {
-        None => 0,
-        Some(Some(reserved)) => reserved,
-        Some(None) => deps.clock.now_ms(),
-    };
-    let hub = Arc::new(Hub::new(last, deps.settings().max_subscriber_bytes));
-    let auto = Auto::new(deps.settings().compaction.enabled);
+    let hub = kept.hub.unwrap_or_else(|| {
+        // Events of an earlier daemon had numbers up to this; where their file is lost, time tells of a higher one.
+        let last = match events.as_ref().map(EventLog::reserved) {
+            None => 0,
+            Some(Some(reserved)) => reserved,
+            Some(None) => deps.clock.now_ms(),
+        };
+        Arc::new(Hub::new(last, deps.settings().max_subscriber_bytes))
+    });
     let (mailbox, inbox) = mpsc::channel(MAILBOX);
+    let door = kept.door.unwrap_or_default();
+    door.lead_to(&mailbox);
     let (status, watched) = watch::channel(Status::Idle);
+    log.set_opening_name(opening.name.clone());
     let facts = log.facts();
     let id: Arc<str> = facts.id.as_str().into();
     let today = deps.now().chars().take(10).collect();
-    let mode = facts.mode.or(opening.mode).unwrap_or(deps.settings().default_mode);
     let mut actor = Actor {
         id: id.clone(),
         log: log.clone(),
@@ -121,30 +136,32 @@ pub(super) fn spawn(log: Arc<Log>, deps: Arc<Deps>, opening: Opening, env: BTree
         deps,
         events,
         me: mailbox.downgrade(),
+        door: door.clone(),
         status,
         opening,
         branch: BranchSettings::default(),
-        mode,
-        env: Arc::new(env),
-        jobs: Arc::default(),
+        mode: Mode::default(),
+        env: kept.env,
+        jobs: kept.jobs,
         queue: prompts::Waiting::default(),
         run: None,
         work: None,
-        auto,
-        finished: VecDeque::new(),
-        approvals: approvals::Approvals::default(),
-        keys: prompts::Keys::default(),
+        auto: kept.auto.unwrap_or_default(),
+        finished: kept.finished,
+        approvals: kept.approvals,
+        keys: kept.keys,
         shells: vec![],
         aborted_shells: vec![],
         cache: Arc::default(),
         instructions: None,
         stopping: None,
-        date: today,
+        date: kept.date.unwrap_or(today),
         title: facts.first_prompt.as_deref().map(|prompt| crate::store::title(None, Some(prompt))),
     };
+    actor.mode = actor.mode_said();
     actor.refresh_branch();
     tokio::spawn(actor.live(inbox));
-    Handle { id, log, hub, status: watched, mailbox }
+    Handle { id, log, hub, status: watched, mailbox, door, used: Arc::new(AtomicBool::new(true)) }
 }
 
 impl Actor {
@@ -156,17 +173,31 @@ impl Actor {
                     self.abort_all();
                     self.stopping = Some(done);
                 }
+                Message::Unload(reply) if self.can_be_unloaded() => {
+                    self.sync().await;
+                    let _ = reply.send(Box::new(self.into_kept()));
+                    return;
+                }
+                Message::Reopen(reply) if self.is_quiet() && self.queue.is_empty() && self.stopping.is_none() => {
+                    let _ = reply.send(Box::new(self.into_kept()));
+                    return;
+                }
+                Message::Unload(_) | Message::Reopen(_) => {}
             }
             if self.stopping.is_some() && self.is_quiet() {
                 break;
             }
         }
         self.jobs.shutdown().await;
-        if let Err(error) = self.log.sync().await {
-            tracing::error!(session = %self.id, %error, "the last records may not be on disk");
-        }
+        self.sync().await;
         if let Some(done) = self.stopping.take() {
             let _ = done.send(());
+        }
+    }
+
+    async fn sync(&self) {
+        if let Err(error) = self.log.sync().await {
+            tracing::error!(session = %self.id, %error, "the last records may not be on disk");
         }
     }
 
@@ -196,8 +227,37 @@ impl Actor {
         self.log.facts().work_dir
     }
 
+    /// The configuration as it holds in this session's directory, now.
+    fn settings(&self) -> Arc<Settings> {
+        self.deps.settings_in(Path::new(&self.work_dir())).0
+    }
+
+    /// By the records, or the caller who made the session, or the configuration.
+    fn mode_said(&self) -> Mode {
+        self.log.facts().mode.or(self.opening.mode).unwrap_or_else(|| self.settings().default_mode)
+    }
+
+    /// What the project's configuration says begins to count, or ceases to.
+    pub fn trust_changed(&mut self) {
+        let mode = self.mode_said();
+        if mode != self.mode && self.log.facts().mode.is_none() {
+            self.mode = mode;
+            self.publish(EventBody::ModeChanged { mode });
+        }
+        self.refresh_branch();
+        self.tell_info();
+    }
+
     fn refresh_branch(&mut self) {
-        let default = self.opening.model.clone().unwrap_or_else(|| self.deps.models().default_model());
+        let default = self.opening.model.clone().or_else(|| self.project_model().ok().flatten());
+        let default = default.unwrap_or_else(|| self.deps.models().default_model());
         self.branch = super::branch::settings(&self.log, self.tip(), default, &self.opening.options);
+    }
+
+    /// The model that the project wants for new sessions; an error says why it cannot be had.
+    fn project_model(&self) -> Result<Option<ModelRef>, ApiError> {
+        let Some(wanted) = self.settings().default_model.clone() else { return Ok(None) };
+        self.deps.models().find(&wanted.provider, &wanted.model_id)?;
+        Ok(Some(wanted))
     }
 }

@@ -83,6 +83,29 @@ impl Hub {
         ring.floor = floor;
     }
 
+    /// Bytes of the events that are kept.
+    pub fn bytes(&self) -> usize {
+        self.ring().bytes
+    }
+
+    /// Keeps no more than can be asked for, while nobody follows.
+    pub fn shrink(&self) {
+        let mut ring = self.ring();
+        let surplus = ring.events.len().saturating_sub(MIN_EVENTS);
+        for _ in 0..surplus {
+            drop_oldest(&mut ring);
+        }
+        ring.events.shrink_to_fit();
+    }
+
+    /// Keeps no event.
+    pub fn forget(&self) {
+        let mut ring = self.ring();
+        ring.events = VecDeque::new();
+        ring.bytes = 0;
+        ring.floor = ring.last;
+    }
+
     /// Whether all after `seq` can still be replayed.
     pub fn reaches_back_to(&self, seq: u64) -> bool {
         let ring = self.ring();
@@ -160,10 +183,18 @@ fn push(ring: &mut Ring, event: Published, max_bytes: usize) {
     ring.bytes += event.text.len();
     ring.events.push_back(event);
     while (ring.events.len() > MIN_EVENTS && ring.bytes > max_bytes) || ring.bytes > HARD_BYTES {
-        let Some(oldest) = ring.events.pop_front() else { break };
-        ring.bytes -= oldest.text.len();
-        ring.floor = oldest.seq;
+        if !drop_oldest(ring) {
+            break;
+        }
     }
+}
+
+/// False: there is none.
+fn drop_oldest(ring: &mut Ring) -> bool {
+    let Some(oldest) = ring.events.pop_front() else { return false };
+    ring.bytes -= oldest.text.len();
+    ring.floor = oldest.seq;
+    true
 }
 
 enum Start {
@@ -234,9 +265,14 @@ impl Reader {
                 None
             }
         };
-        // Built from the snapshot's own words, so that session and time agree with it.
-        let (session, time) = snapshot.as_deref().map(stamp).unwrap_or_default();
-        let event = Event { seq: Some(before), session_id: session, time, run_id: None, body: EventBody::Lagged {} };
+        // Built from the snapshot's own words, so that session and time agree with it. Among all sessions there is
+        // no number that would mean anything; the time is that of the oldest event left.
+        let (session, time) = match snapshot.as_deref() {
+            Some(snapshot) => stamp(snapshot),
+            None => (None, self.hub.ring().events.front().map(|e| stamp(&e.text).1).unwrap_or_default()),
+        };
+        let seq = session.is_some().then_some(before);
+        let event = Event { seq, session_id: session, time, run_id: None, body: EventBody::Lagged {} };
         self.next = snapshot;
         Some(published(before, &event).text)
     }

@@ -1,4 +1,6 @@
-//! All sessions of the daemon: making, finding, opening, listing, deleting.
+//! All sessions of the daemon: making, finding, opening, listing, deleting; [`unload`] lets go of them.
+
+mod unload;
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
@@ -12,10 +14,11 @@ use kli_protocol::api::{
 use kli_protocol::{ApiError, ErrorKind};
 use tokio::sync::{OnceCell, oneshot};
 
-use super::actor::{self, ForkOrder, ForkPoint, Message, Opening};
+use super::actor::{self, ForkOrder, ForkPoint, Kept, Message, Opening};
 use super::handle::Handle;
 use super::{Deps, api_error, info, views};
-use crate::store::{Facts, Filter, Import, Log, NewSession, Search};
+use crate::clock::parse_rfc3339;
+use crate::store::{Facts, Filter, Import, LastUsed, Log, NewSession, Search, StoreError};
 
 /// Sessions of a page unless asked otherwise.
 const LIST_PAGE: usize = 50;
@@ -27,6 +30,7 @@ pub struct Registry {
     /// Sessions that are open, or being opened: a slot makes the second caller wait for the first. A mutex, since
     /// every connection looks sessions up and the map is held for a moment only.
     open: Mutex<HashMap<String, Slot>>,
+    unloaded: unload::Unloaded,
     stopping: AtomicBool,
 }
 
@@ -39,7 +43,12 @@ pub struct ForkMade {
 
 impl Registry {
     pub fn new(deps: Arc<Deps>) -> Arc<Registry> {
-        Arc::new(Registry { deps, open: Mutex::default(), stopping: AtomicBool::new(false) })
+        Arc::new(Registry {
+            deps,
+            open: Mutex::default(),
+            unloaded: unload::Unloaded::default(),
+            stopping: AtomicBool::new(false),
+        })
     }
 
     fn map(&self) -> MutexGuard<'_, HashMap<String, Slot>> {
@@ -57,7 +66,7 @@ impl Registry {
     /// The session that a caller means, opened if need be: a whole id, a beginning or end of one, or a name.
     pub async fn find(&self, text: &str) -> Result<Handle, ApiError> {
         if let Some(handle) = self.live(text) {
-            return Ok(handle);
+            return Ok(handle.touched());
         }
         let (store, wanted) = (self.deps.store.clone(), text.to_owned());
         let id = blocking(move || store.resolve(&wanted)).await?.map_err(api_error)?;
@@ -73,8 +82,29 @@ impl Registry {
     pub async fn open_path(&self, path: &Path) -> Result<Handle, ApiError> {
         let (store, wanted) = (self.deps.store.clone(), path.to_owned());
         let log = blocking(move || store.open_path(&wanted)).await?.map_err(api_error)?;
-        let id = log.facts().id;
-        self.slot(&id, move || Ok(log)).await
+        let (facts, moves_on) = (log.facts(), log.is_legacy());
+        let handle = self.slot(&facts.id, move || Ok(log)).await?;
+        match handle.log.facts().path {
+            Some(open) if Some(&open) != facts.path.as_ref() && !moves_on => Err(ApiError::new(
+                ErrorKind::SessionExists,
+                format!(
+                    "{} has the same session id as {}, which is open; importSession gives it a new one.",
+                    path.display(),
+                    open.display()
+                ),
+            )),
+            _ => Ok(handle),
+        }
+    }
+
+    /// A person said whether a directory is trusted: its open sessions learn of it.
+    pub async fn trust_changed(&self, dir: &Path) -> Result<(), ApiError> {
+        for handle in self.handles() {
+            if Path::new(&handle.log.facts().work_dir).starts_with(dir) {
+                handle.ask(|actor| actor.trust_changed()).await?;
+            }
+        }
+        Ok(())
     }
 
     async fn slot(
@@ -94,17 +124,19 @@ impl Registry {
         self.refuse_when_stopping()?;
         slot.get_or_try_init(|| async {
             let log = blocking(open).await?.map_err(api_error)?;
-            Ok(self.spawn(log, Opening::default(), BTreeMap::new()))
+            let kept = self.unloaded.take(&log.facts().id).unwrap_or_else(|| Kept::new(BTreeMap::new()));
+            Ok(self.spawn(log, Opening::default(), kept))
         })
         .await
         .cloned()
+        .map(Handle::touched)
     }
 
     /// Gives a new log its actor, and tells everybody of the new session.
     async fn adopt(&self, log: Arc<Log>, opening: Opening, env: BTreeMap<String, String>) -> Result<Handle, ApiError> {
         self.refuse_when_stopping()?;
         let id = log.facts().id;
-        let handle = self.spawn(log, opening, env);
+        let handle = self.spawn(log, opening, Kept::new(env));
         let slot = Slot::default();
         let _ = slot.set(handle.clone());
         self.map().insert(id, slot);
@@ -123,8 +155,8 @@ impl Registry {
             .await
     }
 
-    fn spawn(&self, log: Arc<Log>, opening: Opening, env: BTreeMap<String, String>) -> Handle {
-        actor::spawn(log, self.deps.clone(), opening, env)
+    fn spawn(&self, log: Arc<Log>, opening: Opening, kept: Kept) -> Handle {
+        actor::spawn(log, self.deps.clone(), opening, kept)
     }
 
     pub async fn create(&self, params: CreateSessionParams) -> Result<SessionInfo, ApiError> {
@@ -177,8 +209,12 @@ impl Registry {
         let (store, wanted) = (self.deps.store.clone(), dir.clone());
         let last = blocking(move || store.last(&wanted)).await?.map_err(api_error)?;
         match last {
-            Some(id) => {
-                let handle = self.open_id(&id).await?;
+            Some(LastUsed::Id(id)) => {
+                let handle = self.opened(self.open_id(&id).await?).await?;
+                self.used(&handle).await.map(Some)
+            }
+            Some(LastUsed::Path(path)) => {
+                let handle = self.opened(self.open_path(&path).await?).await?;
                 self.used(&handle).await.map(Some)
             }
             None if create => {
@@ -200,33 +236,33 @@ impl Registry {
     }
 
     /// Makes a new session out of one: `pending` is the fork, already in that session's mailbox.
-    pub async fn fork(
-        &self,
-        pending: super::Pending<Result<actor::Forked, ApiError>>,
-        name: Option<String>,
-    ) -> Result<ForkMade, ApiError> {
+    pub async fn fork(&self, pending: super::Pending<Result<actor::Forked, ApiError>>) -> Result<ForkMade, ApiError> {
         let forked = pending.wait().await??;
-        let fresh = forked.opening.is_some();
+        let (fresh, name) = (forked.opening.is_some(), forked.name);
         let handle = self.adopt(forked.log, forked.opening.unwrap_or_default(), BTreeMap::new()).await?;
-        handle
-            .ask(move |actor| {
-                if fresh {
-                    actor.write_opening_now()?;
-                }
-                match name {
-                    Some(name) => actor.set_name_quietly(&name),
-                    None => Ok(()),
-                }
-            })
-            .await??;
+        let written =
+            handle.ask(move |actor| if fresh { actor.write_opening() } else { actor.write_name(name) }).await?;
+        if let Err(error) = written {
+            // Nobody was told of it yet.
+            self.close(&handle).await;
+            self.map().remove(handle.id.as_ref());
+            self.deps.store.discard(&handle.id);
+            return Err(error);
+        }
         let session = self.announce(&handle).await?;
         Ok(ForkMade { session, text: forked.text, images: forked.images })
     }
 
     /// Checks the parameters that fork, clone and rewind share.
-    pub fn fork_order(&self, new_id: Option<String>, work_dir: Option<String>) -> Result<ForkOrder, ApiError> {
+    pub fn fork_order(
+        &self,
+        new_id: Option<String>,
+        name: Option<String>,
+        work_dir: Option<String>,
+    ) -> Result<ForkOrder, ApiError> {
         let work_dir = work_dir.as_deref().map(canonical_dir).transpose()?;
-        Ok(ForkOrder { new_id, work_dir })
+        let name = name.as_deref().map(actor::clean_name).transpose()?.flatten();
+        Ok(ForkOrder { new_id, name, work_dir })
     }
 
     pub async fn fork_at(
@@ -295,25 +331,25 @@ impl Registry {
         };
         let store = self.deps.store.clone();
         let (facts, unreadable) = blocking(move || store.list(&filter)).await?;
-        let after = params.cursor.as_deref().map(list_cursor).transpose()?;
+        let after = params.cursor.as_deref().map(ListPlace::parse).transpose()?;
         let mut sessions = vec![];
         let mut next_cursor = None;
+        let mut last = None;
         for facts in facts {
-            // Newest first, then by id: what the page before ended with decides.
-            if let Some((updated, id)) = after
-                && (facts.updated_at.as_str(), facts.id.as_str()) >= (updated, id)
-            {
+            let place = ListPlace::of(&facts);
+            if after.as_ref().is_some_and(|after| place >= *after) {
                 continue;
             }
-            let session = self.info_of(facts).await;
+            let session = self.info_of(facts);
             if params.status.is_some_and(|status| status != session.status) {
                 continue;
             }
             if sessions.len() == limit {
-                next_cursor = sessions.last().map(|s: &SessionInfo| format!("{}|{}", s.updated_at, s.session_id));
+                next_cursor = last.map(|place: ListPlace| place.cursor());
                 break;
             }
             sessions.push(session);
+            last = Some(place);
         }
         let unreadable = match params.cursor {
             None => unreadable,
@@ -322,19 +358,9 @@ impl Registry {
         Ok(ListSessionsResult { sessions, unreadable, next_cursor })
     }
 
-    async fn info_of(&self, facts: Facts) -> SessionInfo {
-        match self.live(&facts.id) {
-            // One without records is known only to its actor.
-            Some(handle) if handle.log.is_empty() => match handle.ask(|actor| actor.info()).await {
-                Ok(info) => info,
-                Err(_) => info::session_info(facts, Status::Idle),
-            },
-            Some(handle) => {
-                let status = *handle.status.borrow();
-                info::session_info(facts, status)
-            }
-            None => info::session_info(facts, Status::Idle),
-        }
+    fn info_of(&self, facts: Facts) -> SessionInfo {
+        let status = self.live(&facts.id).map(|handle| *handle.status.borrow()).unwrap_or_default();
+        info::session_info(facts, status)
     }
 
     pub async fn forest(&self, params: GetForestParams) -> Result<GetForestResult, ApiError> {
@@ -350,44 +376,52 @@ impl Registry {
         let mut children: HashMap<String, Vec<String>> = HashMap::new();
         let mut roots = vec![];
         // Oldest first, so that children stand in the order of their making.
-        for facts in facts.iter().rev() {
+        let mut by_age: Vec<&Facts> = facts.iter().collect();
+        by_age.sort_by_cached_key(|facts| (parse_rfc3339(&facts.created_at).unwrap_or_default(), facts.id.clone()));
+        for facts in by_age {
             match facts.parent_session.as_ref().filter(|p| shown.contains(*p) && **p != facts.id) {
                 Some(parent) => children.entry(parent.clone()).or_default().push(facts.id.clone()),
                 None => roots.push(facts.id.clone()),
             }
         }
         roots.reverse();
-        let start = views::page_offset(params.cursor.as_deref())?;
-        let total = facts.len();
+        let after = params.cursor.as_deref().map(ListPlace::parse).transpose()?;
+        let mut left = facts
+            .into_iter()
+            .filter(|facts| after.as_ref().is_none_or(|after| ListPlace::of(facts) < *after))
+            .peekable();
         let mut nodes = vec![];
-        for facts in facts.into_iter().skip(start).take(limit) {
-            let info = self.info_of(facts).await;
+        let mut last = None;
+        for facts in left.by_ref().take(limit) {
+            last = Some(ListPlace::of(&facts));
+            let info = self.info_of(facts);
             let children = children.remove(&info.session_id).unwrap_or_default();
             nodes.push(ForestNode { info, children });
         }
-        let next_cursor = (start + nodes.len() < total).then(|| (start + nodes.len()).to_string());
+        let next_cursor = last.filter(|_| left.peek().is_some()).map(|place| place.cursor());
         Ok(GetForestResult { roots, nodes, next_cursor })
     }
 
     pub async fn delete(&self, id: &str) -> Result<(), ApiError> {
         let store = self.deps.store.clone();
         let wanted = id.to_owned();
-        let resolved = blocking(move || store.resolve(&wanted)).await?.map_err(api_error)?;
-        if resolved != id {
+        let meant = match blocking(move || store.resolve(&wanted)).await? {
+            Ok(resolved) if resolved == id => None,
+            Ok(resolved) => Some(resolved),
+            Err(StoreError::Ambiguous { candidates, .. }) => Some(candidates.join(" or ")),
+            Err(error) => return Err(api_error(error)),
+        };
+        if let Some(meant) = meant {
             return Err(ApiError::new(
                 ErrorKind::SessionNotFound,
-                format!("No session {id}; deleteSession takes whole ids only (did you mean {resolved}?)."),
+                format!("No session {id}; deleteSession takes whole ids only (did you mean {meant}?)."),
             ));
         }
-        let handle = self.open_id(id).await;
-        if let Ok(handle) = &handle {
-            handle.ask(|actor| actor.close_for_delete()).await??;
-            self.close(handle).await;
-        }
+        let handle = self.open_id(id).await?;
+        handle.ask(|actor| actor.delete()).await??;
         self.map().remove(id);
-        let (store, wanted) = (self.deps.store.clone(), id.to_owned());
-        drop(handle);
-        blocking(move || store.delete(&wanted)).await?.map_err(api_error)
+        self.close(&handle).await;
+        Ok(())
     }
 
     /// Ends what goes on in a session, then its actor.
@@ -448,6 +482,9 @@ impl Registry {
         for closed in closing {
             let _ = closed.await;
         }
+        for kept in self.unloaded.drain() {
+            kept.shutdown().await;
+        }
     }
 
     fn refuse_when_stopping(&self) -> Result<(), ApiError> {
@@ -458,8 +495,28 @@ impl Registry {
     }
 }
 
-fn list_cursor(text: &str) -> Result<(&str, &str), ApiError> {
-    text.split_once('|').ok_or_else(|| ApiError::invalid_params("cursor: none that was given; begin without a cursor"))
+/// Where a session stands in a list: newest first, then by id. A cursor names the last one of its page, so that
+/// new sessions shift nothing.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct ListPlace {
+    updated_ms: u64,
+    id: String,
+}
+
+impl ListPlace {
+    fn of(facts: &Facts) -> ListPlace {
+        ListPlace { updated_ms: parse_rfc3339(&facts.updated_at).unwrap_or_default(), id: facts.id.clone() }
+    }
+
+    fn cursor(&self) -> String {
+        format!("{}|{}", self.updated_ms, self.id)
+    }
+
+    fn parse(text: &str) -> Result<ListPlace, ApiError> {
+        text.split_once('|')
+            .and_then(|(updated, id)| Some(ListPlace { updated_ms: updated.parse().ok()?, id: id.to_owned() }))
+            .ok_or_else(|| ApiError::invalid_params("cursor: none that was given; begin without a cursor"))
+    }
 }
 
 /// A path as parameters give it.

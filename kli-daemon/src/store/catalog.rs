@@ -9,7 +9,7 @@ use std::io::Write;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use kli_protocol::api::Unreadable;
+use kli_protocol::api::{Unreadable, Warning};
 use kli_protocol::record::{Base, Header};
 use serde::{Deserialize, Serialize};
 
@@ -28,8 +28,6 @@ pub struct Summary {
     pub glanced: bool,
     /// A fork of which only the own file was read: what its base adds is missing.
     pub unjoined: bool,
-    /// As the header says: an id, or a path.
-    pub parent_session: Option<String>,
     pub base: Option<Base>,
     pub migrated_from: Option<String>,
 }
@@ -45,6 +43,19 @@ pub struct Stamp {
 struct Known {
     stamp: Stamp,
     what: Result<Summary, String>,
+    /// The look at the directory that saw it last.
+    #[serde(skip)]
+    seen: u64,
+}
+
+/// What a file is that somebody names by its path.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Claim {
+    /// The session of this id, or what that was written anew from.
+    Owned(String),
+    /// Not readable, or another has its id: says why.
+    Refused(String),
+    Unknown,
 }
 
 #[derive(Default)]
@@ -58,6 +69,9 @@ pub struct Catalog {
     /// Whether `.kli-list` was looked for, and what it lacks by now.
     loaded: bool,
     unsaved: usize,
+    look: u64,
+    /// Files that may be glanced at or unjoined: false where there is surely none.
+    unfinished: bool,
 }
 
 /// Of a larger file a list reads only the beginning and the end.
@@ -76,23 +90,25 @@ impl Catalog {
         if !std::mem::replace(&mut self.loaded, true) {
             self.load(dir);
         }
-        let mut seen = BTreeSet::new();
+        self.look += 1;
+        let look = self.look;
         let mut changed = false;
         for (path, stamp) in session_files(dir) {
             let files = if is_deleted(&path) { &mut self.deleted } else { &mut self.files };
-            let known = files.get(&path);
-            let as_it_was = |known: &Known| known.stamp == stamp || known.what.is_ok() && live.contains(&path);
-            if !known.is_some_and(as_it_was) {
-                let what = summary(&path, stamp.size);
-                files.insert(path.clone(), Known { stamp, what });
-                changed = true;
-                self.unsaved += 1;
+            if let Some(known) = files.get_mut(&path)
+                && (known.stamp == stamp || known.what.is_ok() && live.contains(&path))
+            {
+                known.seen = look;
+                continue;
             }
-            seen.insert(path);
+            let what = summary(&path, stamp.size);
+            files.insert(path, Known { stamp, what, seen: look });
+            changed = true;
+            self.unsaved += 1;
         }
         let before = self.files.len() + self.deleted.len();
-        self.files.retain(|path, _| seen.contains(path));
-        self.deleted.retain(|path, _| seen.contains(path));
+        self.files.retain(|_, known| known.seen == look);
+        self.deleted.retain(|_, known| known.seen == look);
         if changed || before != self.files.len() + self.deleted.len() {
             self.assign();
         }
@@ -107,16 +123,17 @@ impl Catalog {
         self.files.iter().find(|(_, known)| glanced(known)).map(|(path, known)| (path.clone(), known.stamp))
     }
 
-    /// A fork whose base was not asked yet.
-    pub fn unjoined(&self) -> Option<(PathBuf, Stamp, String)> {
-        self.owners.iter().find_map(|(id, path)| {
+    /// The forks whose bases were not asked yet.
+    pub fn unjoined(&self) -> Vec<(PathBuf, Stamp, String)> {
+        let unjoined = |(id, path): (&String, &PathBuf)| {
             let known = self.files.get(path)?;
             known.what.as_ref().ok().filter(|s| s.unjoined)?;
             Some((path.clone(), known.stamp, id.clone()))
-        })
+        };
+        self.owners.iter().filter_map(unjoined).collect()
     }
 
-    /// What the whole of a fork says; none: it could not be opened, and its own file has to do.
+    /// What the whole of a session says; none: it could not be opened, and its own file has to do.
     pub fn join(&mut self, path: &Path, stamp: Stamp, whole: Option<Facts>) {
         let Some(known) = self.files.get_mut(path).filter(|known| known.stamp == stamp) else { return };
         let Ok(summary) = &mut known.what else { return };
@@ -132,8 +149,9 @@ impl Catalog {
     }
 
     /// Whether the background has something to do.
-    pub fn is_unfinished(&self) -> bool {
-        self.glanced().is_some() || self.unjoined().is_some()
+    pub fn is_unfinished(&mut self) -> bool {
+        self.unfinished = self.unfinished && (self.glanced().is_some() || !self.unjoined().is_empty());
+        self.unfinished
     }
 
     /// What a file that was glanced at really holds, if it is still the same.
@@ -183,47 +201,64 @@ impl Catalog {
     /// Which file has an id that several claim: not one that was migrated from, then the one named after it, then
     /// the first.
     fn assign(&mut self) {
-        let readable = |known: &Known| known.what.as_ref().ok().cloned();
-        let mut claims: BTreeMap<String, Vec<(PathBuf, Summary)>> = BTreeMap::new();
+        let mut claims: HashMap<&str, Vec<(&PathBuf, Option<&str>)>> = HashMap::new();
         for (path, known) in &self.files {
-            if let Some(summary) = readable(known) {
-                claims.entry(summary.facts.id.clone()).or_default().push((path.clone(), summary));
+            if let Ok(summary) = &known.what {
+                let claim = (path, summary.migrated_from.as_deref());
+                claims.entry(&summary.facts.id).or_default().push(claim);
             }
         }
-        self.owners.clear();
-        self.vain.clear();
-        for (id, mut files) in claims {
-            let old: Vec<PathBuf> = files
-                .iter()
-                .filter_map(|(path, summary)| Some(path.with_file_name(summary.migrated_from.as_ref()?)))
-                .collect();
-            let migrated = |path: &PathBuf, summary: &Summary| summary.migrated_from.is_none() && old.contains(path);
-            let hidden: Vec<PathBuf> =
-                files.iter().filter(|(path, s)| migrated(path, s)).map(|(path, _)| path.clone()).collect();
-            files.retain(|(path, _)| !hidden.contains(path));
+        let (mut owners, mut vain) = (HashMap::new(), BTreeMap::new());
+        for (id, files) in claims {
+            let old: Vec<PathBuf> =
+                files.iter().filter_map(|(path, from)| Some(path.with_file_name((*from)?))).collect();
+            let (hidden, files): (Vec<_>, Vec<_>) =
+                files.into_iter().partition(|(path, from)| from.is_none() && old.contains(path));
             let ending = format!("_{id}.jsonl");
             let named = |path: &Path| path.file_name().is_some_and(|name| name.to_string_lossy().ends_with(&ending));
-            let Some(owner) = files.iter().find(|(path, _)| named(path)).or(files.first()).map(|(p, _)| p.clone())
-            else {
-                continue;
-            };
-            for (path, _) in files.into_iter().filter(|(path, _)| *path != owner) {
-                self.vain.insert(path, format!("same id as {}", owner.display()));
+            let owner = files.iter().find(|(path, _)| files.len() == 1 || named(path)).or(files.first());
+            let Some((owner, _)) = owner else { continue };
+            for (path, _) in files.iter().filter(|(path, _)| path != owner) {
+                vain.insert((*path).clone(), format!("same id as {}", owner.display()));
             }
-            for path in hidden {
-                self.vain.insert(path, String::new());
-            }
-            self.owners.insert(id, owner);
+            vain.extend(hidden.into_iter().map(|(path, _)| (path.clone(), String::new())));
+            owners.insert(id.to_owned(), (*owner).clone());
         }
+        (self.owners, self.vain, self.unfinished) = (owners, vain, true);
     }
 
     pub fn path_of(&self, id: &str) -> Option<&PathBuf> {
         self.owners.get(id)
     }
 
-    /// Where the records of a session lie for those that forked from it: deleted ones too.
+    /// What a file of the directory is, by its path.
+    pub fn claim(&self, path: &Path) -> Claim {
+        match self.files.get(path).map(|known| &known.what) {
+            None => Claim::Unknown,
+            Some(Err(reason)) => Claim::Refused(reason.clone()),
+            Some(Ok(summary)) => match self.vain.get(path) {
+                // Written anew in another file, which is the session from then on.
+                Some(reason) if !reason.is_empty() => Claim::Refused(reason.clone()),
+                _ => Claim::Owned(summary.facts.id.clone()),
+            },
+        }
+    }
+
+    /// The files of old formats that were written anew in this one.
+    pub fn migrated_to(&self, path: &Path) -> Vec<PathBuf> {
+        let summary = |path: &Path| self.files.get(path).and_then(|known| known.what.as_ref().ok());
+        let old = summary(path).and_then(|s| Some((path.with_file_name(s.migrated_from.as_ref()?), &s.facts.id)));
+        let same = old.filter(|(old, id)| summary(old).is_some_and(|summary| summary.facts.id == **id));
+        same.into_iter().map(|(old, _)| old).collect()
+    }
+
+    /// Where the records of a session lie for those that forked from it: deleted ones too, and of a deleted one that
+    /// was written anew the new file.
     pub fn base_path(&self, id: &str) -> Option<&PathBuf> {
-        let deleted = || self.deleted.iter().find(|(_, known)| known.what.as_ref().is_ok_and(|s| s.facts.id == id));
+        let deleted = || {
+            let all = self.deleted.iter().filter_map(|(path, known)| Some((path, known.what.as_ref().ok()?)));
+            all.filter(|(_, summary)| summary.facts.id == id).max_by_key(|(_, summary)| summary.migrated_from.is_some())
+        };
         self.path_of(id).or_else(|| deleted().map(|(path, _)| path))
     }
 
@@ -293,6 +328,16 @@ pub fn parent_id(parent: &str) -> Option<String> {
     name.split_once('_').map(|(_, id)| id.to_owned()).filter(|id| names::valid_session_id(id))
 }
 
+/// What is said of a session whose header names a parent that is not found.
+pub fn unknown_parent(parent: &str, path: &Path) -> Warning {
+    Warning {
+        kind: "parentSession".to_owned(),
+        message: format!("the session that this one was forked from ({parent}) cannot be told"),
+        path: Some(path.display().to_string()),
+        offset: Some(0),
+    }
+}
+
 /// `*.jsonl` (and deleted ones) in a directory and its direct subdirectories.
 fn session_files(dir: &Path) -> Vec<(PathBuf, Stamp)> {
     let mut files = Vec::new();
@@ -306,7 +351,8 @@ fn session_files(dir: &Path) -> Vec<(PathBuf, Stamp)> {
             let name = name.to_string_lossy();
             if name.ends_with(".jsonl") || name.ends_with(DELETED) {
                 // Through links too: a directory of sessions may be made of them.
-                if let Ok(meta) = std::fs::metadata(&path)
+                let meta = if kind.is_symlink() { std::fs::metadata(&path) } else { entry.metadata() };
+                if let Ok(meta) = meta
                     && meta.is_file()
                 {
                     files.push((path, stamp(&meta)));
@@ -411,14 +457,11 @@ fn read_summary(path: &Path, extent: Extent, stop: &Stop) -> super::Result<Summa
     // Parents that lie in the base are not missing.
     facts.warnings = warnings.list;
     let Header { parent_session, base, migrated_from, .. } = head.header;
-    Ok(Summary {
-        facts,
-        glanced: extent == Extent::Ends,
-        unjoined: base.is_some(),
-        parent_session,
-        base,
-        migrated_from,
-    })
+    facts.parent_session = parent_session.as_deref().and_then(parent_id);
+    if let Some(parent) = parent_session.filter(|_| facts.parent_session.is_none()) {
+        facts.warnings.push(unknown_parent(&parent, path));
+    }
+    Ok(Summary { facts, glanced: extent == Extent::Ends, unjoined: base.is_some(), base, migrated_from })
 }
 
 /// A file of which only the beginning is shown, or all of it until somebody wants to stop.

@@ -1,18 +1,19 @@
 //! One session's records, and the questions that need no walk.
 
+mod bodies;
+
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
 
-use kli_protocol::record::{Body, Entry, Header, Kind, Record};
-use serde_json::{Map, value::RawValue};
+use kli_protocol::record::Header;
 
-use super::medium::{self, Budget, Medium};
-use super::scan::{self, Progress, Shape, Source, Warnings};
-use super::sidecar::{self, Indexer, Leftover, Snapshot};
+use super::medium::{Budget, Medium};
+use super::scan::{Progress, Shape, Warnings};
+use super::sidecar::{self, Indexer, Leftover};
 use super::sync::{Job, Syncer};
-use super::{Durability, Facts, Ix, Node, Result, StoreError, legacy, names};
-use crate::tree::{Above, Index, NONE, Row, json, line, link};
+use super::{Durability, Facts, Ix, Node, Result, StoreError, names};
+use crate::tree::{Above, Index, NONE, Row, line, link};
 
 /// One session's records.
 pub struct Log {
@@ -25,7 +26,8 @@ pub struct Log {
     pub(super) home: Home,
     pub(super) shared: Arc<Shared>,
     /// A lock and no message, since forks and readers look at it from many threads while its actor appends. Held
-    /// for index work only, never across I/O.
+    /// for index work; across I/O only while a file is read for the first time, or lines that another program
+    /// appended are read in.
     pub(super) state: RwLock<State>,
     /// A mutex, since next to the actor's appends a fork may have to bring an old file into the new format. Held
     /// across an append's I/O; readers never take it.
@@ -82,6 +84,8 @@ pub(super) struct State {
     pub place: Option<Placed>,
     /// Where the file will be.
     pub planned: Option<PathBuf>,
+    /// The name that the opening write will give it.
+    pub opening_name: Option<String>,
     pub header: Header,
     pub shape: Shape,
     pub work_dir: String,
@@ -96,6 +100,10 @@ pub(super) struct State {
     pub head_end: u64,
     /// Own records that `.idx` holds, and whether the index came from there.
     pub indexed: usize,
+    /// Own records when `.idx` was last asked for.
+    pub asked: usize,
+    /// Rises with every change.
+    pub version: u64,
     pub from_idx: bool,
 }
 
@@ -154,6 +162,7 @@ impl Log {
                 index,
                 place: None,
                 planned: None,
+                opening_name: None,
                 header: start.header,
                 shape: Shape::V3,
                 work_dir: start.work_dir,
@@ -165,6 +174,8 @@ impl Log {
                 newer: false,
                 head_end: 0,
                 indexed: 0,
+                asked: 0,
+                version: 0,
                 from_idx: false,
             }),
             base,
@@ -181,6 +192,11 @@ impl Log {
 
     pub fn path(&self) -> Option<PathBuf> {
         self.read().place.as_ref().and_then(|place| place.path.clone())
+    }
+
+    /// Whether the file is of one of pi's first formats: the first append writes all of it anew elsewhere.
+    pub fn is_legacy(&self) -> bool {
+        self.read().shape != Shape::V3
     }
 
     pub fn facts(&self) -> Facts {
@@ -206,7 +222,11 @@ impl Log {
                 warnings,
                 ..Facts::default()
             };
-            (tally, facts)
+            let name = match state.index.is_empty() {
+                true => state.opening_name.clone(),
+                false => None,
+            };
+            (tally, Facts { name, ..facts })
         };
         let prefix = self.base.as_ref().and_then(|base| self.row(base.entry.0));
         let over = |own: u64, shared: Option<u32>| Some(own + u64::from(shared.unwrap_or_default()));
@@ -222,7 +242,7 @@ impl Log {
             true => facts.created_at.clone(),
             false => tally.updated_at,
         };
-        facts.name = tally.name;
+        facts.name = tally.name.or(facts.name);
         facts.archived = tally.archived.unwrap_or_default();
         facts.mode = tally.mode.or(facts.mode);
         facts.work_dir = tally.work_dir.unwrap_or(facts.work_dir);
@@ -230,10 +250,20 @@ impl Log {
         facts
     }
 
+    /// How it is called until its first record is written, which bears the name.
+    pub fn set_opening_name(&self, name: Option<String>) {
+        self.write().opening_name = name;
+    }
+
     /// No record was written yet (nor, where it is to have one, its file).
     pub fn is_empty(&self) -> bool {
         let state = self.read();
         self.base.is_none() && state.index.is_empty() && state.place.as_ref().is_none_or(|p| p.path.is_none())
+    }
+
+    /// Whether its file in the session directory alone brings it back.
+    pub fn can_be_reopened(&self) -> bool {
+        self.home == Home::Dir && self.read().place.as_ref().is_some_and(|place| place.path.is_some())
     }
 
     /// Where the next entry attaches; none: before the first.
@@ -286,7 +316,7 @@ impl Log {
     }
 
     /// A visible record by its whole id.
-    pub(super) fn find_whole(&self, id: &str) -> Option<Ix> {
+    pub fn find_whole(&self, id: &str) -> Option<Ix> {
         self.chain().find_map(|log| {
             let ix = log.read().index.find(id).map(Ix)?;
             self.sees_of(log, ix).then_some(ix)
@@ -352,28 +382,6 @@ impl Log {
         targets.into_iter().filter_map(|ix| Some((ix, self.label(ix)?))).collect()
     }
 
-    /// The line as it was written (lone surrogates as U+FFFD).
-    pub fn entry(&self, ix: Ix) -> Result<Entry> {
-        let text = self.text(ix)?;
-        RawValue::from_string(text).map(Entry).map_err(|_| self.unreadable(ix, "no longer holds a record"))
-    }
-
-    pub fn record(&self, ix: Ix) -> Result<Record> {
-        let text = self.text(ix)?;
-        if let Ok(record) = Record::parse(&text) {
-            return Ok(record);
-        }
-        // Nested deeper than serde goes: kept, shown as unknown, never sent.
-        let node = self.node(ix).ok_or_else(|| StoreError::EntryNotFound(ix.0.to_string()))?;
-        Ok(Record {
-            kind: Kind::Unknown.type_name().to_owned(),
-            id: self.id(ix),
-            parent_id: node.parent.map(|parent| self.id(parent)),
-            timestamp: String::new(),
-            body: Body::Unknown(Map::new()),
-        })
-    }
-
     /// An id that no visible entry has: 8 lower-case hex digits.
     pub fn new_id(&self, clock: &dyn crate::clock::Clock) -> String {
         // Counts on, so that a clock whose randomness is fixed cannot hang it.
@@ -385,97 +393,6 @@ impl Log {
             }
             attempt = attempt.wrapping_add(1);
         }
-    }
-
-    /// The line's text; JSON that was valid when it was indexed.
-    pub(super) fn text(&self, ix: Ix) -> Result<String> {
-        let owner = self.owner(ix.0);
-        let (row, place, shape) = {
-            let state = owner.read();
-            let row = state.index.row(ix.0).copied().ok_or_else(|| StoreError::EntryNotFound(ix.0.to_string()))?;
-            let place = state.place.clone().ok_or_else(|| StoreError::EntryNotFound(ix.0.to_string()))?;
-            (row, place, state.shape)
-        };
-        let failed = |source| StoreError::Io { act: format!("cannot read an entry of session {}", owner.id), source };
-        let mut bytes = medium::read(&*place.medium, row.offset, row.len).map_err(failed)?;
-        if crc32fast::hash(&bytes) != row.crc && owner.without_idx() {
-            let row = self.row(ix.0).ok_or_else(|| StoreError::EntryNotFound(ix.0.to_string()))?;
-            bytes = medium::read(&*place.medium, row.offset, row.len).map_err(failed)?;
-        }
-        let text = String::from_utf8(bytes).map_err(|_| self.unreadable(ix, "no longer holds a record"))?;
-        let text = match json::without_lone_surrogates(&text) {
-            std::borrow::Cow::Borrowed(_) => text,
-            std::borrow::Cow::Owned(clean) => clean,
-        };
-        match shape {
-            Shape::V1 => Ok(legacy::upgraded(owner, ix, &text).unwrap_or(text)),
-            Shape::V2 | Shape::V3 => Ok(text),
-        }
-    }
-
-    /// A body was not what `.idx` says: that is dropped, and the file read. False where there was none to drop.
-    fn without_idx(&self) -> bool {
-        let _writer = self.lock_writer();
-        let (place, shape, head_end) = {
-            let state = self.read();
-            match &state.place {
-                Some(place) if state.from_idx => (place.clone(), state.shape, state.head_end),
-                _ => return false,
-            }
-        };
-        if let Some(idx) = self.idx_path(&place) {
-            let _ = std::fs::remove_file(idx);
-        }
-        let mut index = Index::new(self.start, self.base.as_ref().map(|base| base.entry));
-        let mut progress = Progress { covered: head_end, ..Progress::default() };
-        let mut warnings = Warnings::default();
-        let source = Source { medium: &*place.medium, path: place.path.as_deref(), shape };
-        if scan::records(&source, &mut index, &self.above(), &mut progress, &mut warnings).is_err() {
-            return false;
-        }
-        scan::settle(&mut index, &self.above(), 0, place.path.as_deref(), &mut warnings);
-        let mut state = self.write();
-        if index.end() != state.index.end() {
-            let reason = "the session's file was changed by another program; open it again";
-            state.read_only.get_or_insert_with(|| reason.to_owned());
-        }
-        state.warnings.list.append(&mut warnings.list);
-        (state.index, state.progress, state.from_idx, state.indexed) = (index, progress, false, 0);
-        true
-    }
-
-    fn idx_path(&self, place: &Placed) -> Option<PathBuf> {
-        sidecar::path_of(place.path.as_deref()?, self.home == Home::Outside)
-    }
-
-    /// Lets `.idx` be written where it lacks a good part of the index.
-    pub(super) fn index_if_grown(&self, state: &mut State) {
-        if let Some(me) = self.me.get()
-            && wants_idx(self.home, &self.base, state)
-        {
-            state.indexed = state.index.len();
-            self.shared.indexer.open(me.clone());
-        }
-    }
-
-    /// Writes `.idx`. Holds up appends while the system takes the bytes.
-    pub(super) fn save_index(&self) {
-        let Some(place) = self.read().place.clone() else { return };
-        let (Some(idx), Some(file)) = (self.idx_path(&place), place.path) else { return };
-        let count = {
-            let state = self.read();
-            let (progress, warnings) = (&state.progress, &state.warnings);
-            let (head_end, base) = (state.head_end, state.header.base.clone());
-            sidecar::save(&idx, &file, &Snapshot { index: &state.index, progress, warnings, head_end, base });
-            state.index.len()
-        };
-        self.write().indexed = count;
-    }
-
-    fn unreadable(&self, ix: Ix, reason: &str) -> StoreError {
-        let owner = self.owner(ix.0);
-        let offset = self.row(ix.0).map(|row| row.offset);
-        StoreError::Corrupt { path: owner.path().unwrap_or_default(), reason: reason.to_owned(), offset }
     }
 
     /// The text of a prompt, shortened.
@@ -511,7 +428,9 @@ impl Log {
     }
 
     pub(super) fn write(&self) -> RwLockWriteGuard<'_, State> {
-        self.state.write().unwrap_or_else(PoisonError::into_inner)
+        let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
+        state.version += 1;
+        state
     }
 
     pub(super) fn lock_writer(&self) -> MutexGuard<'_, Writer> {
@@ -572,6 +491,17 @@ impl Log {
         self.read().header.base.as_ref().map(|base| base.session.clone())
     }
 
+    /// Why the part that it shares, with itself as a base, is not all there.
+    pub(super) fn incomplete(&self) -> Option<String> {
+        let lowest = self.chain().last()?;
+        let missing = lowest.wanted_base()?;
+        let (id, own) = (&lowest.id, &self.id);
+        let between = if id == own { String::new() } else { format!(" below {own}") };
+        Some(format!(
+            "the session {missing}, from which {id}{between} was forked, is not there; what they share cannot be shown"
+        ))
+    }
+
     pub(super) fn above(&self) -> BaseView<'_> {
         BaseView { log: self }
     }
@@ -586,24 +516,11 @@ impl Log {
     }
 }
 
-/// A large file has an index that `.idx` lacks a good part of. None of a view that was made for a fork, nor of one
-/// whose base is missing or lies in another order: what such an index says depends on more than its file.
-fn wants_idx(home: Home, base: &Option<BaseLink>, state: &State) -> bool {
-    let known = state.progress.covered;
-    let new = state.index.len().saturating_sub(state.indexed);
-    home != Home::Memory
-        && known > sidecar::ABOVE
-        && state.head_end > 0
-        && (state.indexed == 0 || new > 1_000.max(state.indexed / 4))
-        && state.shape == Shape::V3
-        && state.header.base.is_some() == base.is_some()
-}
-
 /// A chain of bases is as long as people like: dropping it must not recurse.
 impl Drop for Log {
     fn drop(&mut self) {
         let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
-        if wants_idx(self.home, &self.base, state)
+        if bodies::wants_idx(self.home, &self.base, state)
             && let Some(file) = state.place.as_ref().and_then(|place| place.path.clone())
             && let Some(idx) = sidecar::path_of(&file, self.home == Home::Outside)
         {

@@ -1,24 +1,27 @@
 //! All sessions of one daemon: made, opened, forked, listed, deleted.
 
-use std::collections::{HashMap, HashSet};
+mod deleting;
+mod opening;
+
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use kli_protocol::api::Unreadable;
 use kli_protocol::record::{Base, Header, HeaderKind, KLI_SESSION_VERSION, SESSION_VERSION};
 
-use super::catalog::{self, Catalog, Summary};
-use super::disk::{self, Disk, Locking};
+use super::catalog::{self, Catalog, Claim, Summary};
+use super::disk::Locking;
 use super::last::{Last, Used};
 use super::listing::Lister;
-use super::log::{Home, Log, Placed, Shared, Start, State};
-use super::medium::{Budget, Medium};
-use super::scan::{self, Head, Shape, Source};
-use super::sidecar::{self, Indexer};
+use super::log::{Home, Log, Shared, Start};
+use super::medium::Budget;
+use super::sidecar::Indexer;
 use super::sync::Syncer;
 use super::write::{file_below, put_header};
-use super::{Durability, Facts, Filter, Ix, NewSession, Result, StoreError, StoreSettings, names};
+use super::{Durability, Facts, Filter, Ix, NewSession, Result, StoreError, StoreSettings, legacy, names};
 use crate::clock::{parse_rfc3339, rfc3339};
+use deleting::Gone;
 
 /// All sessions of one daemon.
 pub struct Store {
@@ -31,7 +34,7 @@ pub struct Store {
     /// Sessions without files, which live as long as the daemon.
     memory: Mutex<HashMap<String, Arc<Log>>>,
     /// Ids that were deleted and must not be given again.
-    gone: Mutex<HashSet<String>>,
+    gone: Mutex<Gone>,
     catalog: Arc<Mutex<Catalog>>,
     /// Reads ahead for lists; none without a directory.
     lister: OnceLock<Lister>,
@@ -62,11 +65,11 @@ impl Store {
         let catalog = Arc::<Mutex<Catalog>>::default();
         let store = Arc::new(Store {
             last: Mutex::new(Last::load(dir.as_deref())),
+            gone: Mutex::new(Gone::load(dir.as_deref())),
             dir,
             shared: Arc::new(shared),
             slots: Mutex::default(),
             memory: Mutex::default(),
-            gone: Mutex::default(),
             catalog,
             lister: OnceLock::new(),
         });
@@ -131,33 +134,35 @@ impl Store {
             std::io::ErrorKind::NotFound => StoreError::SessionNotFound(path.display().to_string()),
             _ => StoreError::Io { act: format!("cannot open {}", path.display()), source },
         })?;
-        let home = if self.is_inside(&path) { Home::Dir } else { Home::Outside };
-        if home == Home::Dir {
-            let catalog = self.refreshed();
-            let id = catalog.summaries().find(|s| s.facts.path.as_deref() == Some(&path)).map(|s| s.facts.id.clone());
-            let reason = catalog.unreadable().into_iter().find(|u| Path::new(&u.path) == path).map(|u| u.reason);
-            drop(catalog);
-            if let Some(id) = id {
-                return self.open(&id);
-            }
-            if let Some(reason) = reason {
-                return Err(StoreError::Corrupt { path, reason, offset: None });
-            }
+        if !self.is_inside(&path) {
+            return self.load(&legacy::successor(&path).unwrap_or(path), Locking::Own);
         }
-        self.load(&path, if home == Home::Dir { Locking::None } else { Locking::Own })
+        let claim = self.refreshed().claim(&path);
+        match claim {
+            Claim::Owned(id) => self.open(&id),
+            Claim::Refused(reason) => Err(StoreError::Corrupt { path, reason, offset: None }),
+            Claim::Unknown => self.load(&path, Locking::None),
+        }
     }
 
     /// A file to read from only: not locked, so that it may be open elsewhere.
     pub(super) fn peek(self: &Arc<Self>, path: &Path) -> Result<Arc<Log>> {
         let path = path.canonicalize().map_err(|_| StoreError::SessionNotFound(path.display().to_string()))?;
-        match self.is_inside(&path) {
-            true => self.open_path(&path),
-            false => self.load(&path, Locking::None),
+        match self.is_inside(&path).then(|| self.refreshed().claim(&path)) {
+            Some(Claim::Owned(id)) if self.refreshed().path_of(&id) == Some(&path) => self.open(&id),
+            _ => self.load(&path, Locking::Apart),
         }
     }
 
+    /// The session is to be read anew at its next opening, since it cannot be written to as it is.
+    pub fn forget(&self, log: &Arc<Log>) {
+        // One that cannot be looked at is being opened, and so another.
+        let is_it = |slot: &Slot| slot.log.try_lock().is_ok_and(|there| there.as_ptr() == Arc::as_ptr(log));
+        lock(&self.slots).retain(|_, slot| !is_it(slot));
+    }
+
     /// Takes back a session that was not wholly made.
-    pub(super) fn discard(&self, id: &str) {
+    pub fn discard(&self, id: &str) {
         let Some(log) = self.live(id) else { return };
         log.close("this session was not wholly made");
         if let Some(path) = log.path() {
@@ -280,36 +285,6 @@ impl Store {
         self.dir.is_some() && self.refreshed().is_unfinished()
     }
 
-    pub fn delete(&self, id: &str) -> Result<()> {
-        let log = self.live(id);
-        if lock(&self.memory).remove(id).is_some() {
-            lock(&self.gone).insert(id.to_owned());
-        } else if log.as_ref().is_none_or(|log| log.home == Home::Dir) {
-            let known = {
-                let mut catalog = self.refreshed();
-                match catalog.path_of(id) {
-                    Some(path) => Some(path.clone()),
-                    None if log.is_some() => None,
-                    None => return Err(missing(&mut catalog, id)),
-                }
-            };
-            // Keeps an append from making or growing the file behind our back.
-            let writer = log.as_ref().map(|log| log.lock_writer());
-            let path = log.as_ref().and_then(|log| log.path()).or(known);
-            if let Some(path) = path {
-                rename_deleted(&path)?;
-            }
-            lock(&self.gone).insert(id.to_owned());
-            drop(writer);
-        }
-        if let Some(log) = log {
-            log.close("this session was deleted");
-        }
-        lock(&self.slots).retain(|key, slot| key != id && lock(&slot.log).upgrade().is_none_or(|log| log.id != id));
-        self.remove_unneeded();
-        Ok(())
-    }
-
     /// Remembers the session last used in its work directory.
     pub fn set_last(&self, log: &Log) {
         let work_dir = log.facts().work_dir;
@@ -317,36 +292,31 @@ impl Store {
     }
 
     /// The session last used there, or the newest; `Err` when it is there and cannot be read.
-    pub fn last(&self, work_dir: &str) -> Result<Option<String>> {
+    pub fn last(self: &Arc<Self>, work_dir: &str) -> Result<Option<LastUsed>> {
         let used = lock(&self.last).of(work_dir).to_vec();
         let (all, _) = self.all();
+        // One that was given another work directory since is at home there.
+        let counts = |facts: &Facts| !facts.archived && facts.work_dir == work_dir;
         for Used { session, path } in used {
             if let Some(log) = self.live(&session) {
-                if !log.is_empty() && !log.facts().archived && log.read().read_only.is_none() {
-                    return Ok(Some(session));
+                let vanished = log.path().is_some_and(|path| !path.exists());
+                if !log.is_empty() && !vanished && counts(&log.facts()) {
+                    return Ok(Some(LastUsed::Id(session)));
                 }
-                continue;
-            }
-            if let Some(facts) = all.iter().find(|facts| facts.id == session) {
-                if !facts.archived {
-                    return Ok(Some(session));
+            } else if let Some(facts) = all.iter().find(|facts| facts.id == session) {
+                if counts(facts) {
+                    return Ok(Some(LastUsed::Id(session)));
                 }
-                continue;
+            } else if let Some(path) = path.filter(|path| path.exists())
+                && counts(&self.peek(&path)?.facts())
+            {
+                return Ok(Some(LastUsed::Path(path)));
             }
-            let Some(path) = path.filter(|path| path.exists()) else { continue };
-            let disk = Disk::open(&path, Locking::None)?;
-            scan::head(&disk, &path)?;
-            return Ok(Some(session));
         }
         let filter = Filter { work_dir: Some(work_dir.to_owned()), ..Filter::default() };
         let (newest, _) = self.list(&filter);
-        Ok(newest.into_iter().find(|facts| facts.entry_count != Some(0)).map(|facts| facts.id))
-    }
-
-    /// Where the file of a session last used lies that is not in the session directory.
-    pub fn last_path(&self, session: &str, work_dir: &str) -> Option<PathBuf> {
-        let last = lock(&self.last);
-        last.of(work_dir).iter().find(|used| used.session == session).and_then(|used| used.path.clone())
+        let written = |facts: &Facts| self.live(&facts.id).is_none_or(|log| !log.is_empty());
+        Ok(newest.into_iter().find(written).map(|facts| LastUsed::Id(facts.id)))
     }
 
     fn header(&self, new: &NewSession, kind: HeaderKind) -> Result<Header> {
@@ -374,7 +344,7 @@ impl Store {
     fn check_free(&self, new: &NewSession) -> Result<()> {
         let id = &new.id;
         let exists = || StoreError::SessionExists(id.clone());
-        if self.live(id).is_some() || lock(&self.gone).contains(id) {
+        if self.live(id).is_some() || lock(&self.gone).has(id) {
             return Err(exists());
         }
         let taken = |catalog: &Catalog| catalog.base_path(id).is_some() || catalog.unreadable_of(id).is_some();
@@ -428,6 +398,12 @@ impl Store {
         slots.iter().filter_map(|slot| slot.log.try_lock().ok()?.upgrade()).collect()
     }
 
+    /// Of a session that is open, by its file.
+    pub(super) fn facts_of(&self, path: &Path) -> Option<Facts> {
+        let open = self.live_logs().into_iter().find(|log| log.path().as_deref() == Some(path))?;
+        Some(open.facts())
+    }
+
     fn refreshed(&self) -> MutexGuard<'_, Catalog> {
         let live = self.live_logs().into_iter().filter_map(|log| log.path()).collect();
         let mut catalog = lock(&self.catalog);
@@ -445,222 +421,6 @@ impl Store {
     fn is_inside(&self, path: &Path) -> bool {
         let Some(dir) = &self.dir else { return false };
         path.parent() == Some(dir) || path.parent().and_then(Path::parent) == Some(dir)
-    }
-
-    /// The log that a fork refers to: the source itself, unless records of it lie before their parents; those may
-    /// be tied to later ones, which the fork must not see.
-    fn shared_base(&self, source: &Arc<Log>, end: u32) -> Result<Arc<Log>> {
-        source.set_forked();
-        let state = source.read();
-        if !state.index.has_forward_links() {
-            return Ok(source.clone());
-        }
-        let start = Start {
-            header: state.header.clone(),
-            home: source.home,
-            work_dir: state.work_dir.clone(),
-            parent_session: state.parent_session.clone(),
-            base: source.base.as_ref().map(|base| (base.log.clone(), base.entry, source.start)),
-        };
-        let frozen = Log::new(start, self.shared.clone());
-        {
-            let mut copy = frozen.write();
-            copy.index = state.index.truncated(end, &source.above());
-            copy.place = state.place.clone();
-            copy.shape = state.shape;
-            copy.read_only = Some("a view of an earlier state".into());
-        }
-        Ok(Arc::new(frozen))
-    }
-
-    /// Opens a file and the bases that it needs, the lowest first: no recursion over the length of the chain.
-    fn load(self: &Arc<Self>, path: &Path, locking: Locking) -> Result<Arc<Log>> {
-        let mut open: Vec<Opening> = Vec::new();
-        let mut next = Some((path.to_owned(), locking));
-        let mut found: Option<Arc<Log>> = None;
-        let mut circle = None;
-        while let Some((path, locking)) = next.take() {
-            let key = path.display().to_string();
-            if let Some(log) = self.live(&key) {
-                found = Some(log);
-                break;
-            }
-            let disk = match Disk::open(&path, locking).and_then(|disk| Ok((scan::head(&disk, &path)?, disk))) {
-                Ok((head, disk)) => (disk, head),
-                Err(e) if open.is_empty() => return Err(e),
-                Err(_) => break,
-            };
-            let base = disk.1.header.base.as_ref().map(|base| base.session.clone());
-            open.push(Opening { path, disk: disk.0, head: disk.1 });
-            let Some(base) = base else { break };
-            if let Some(start) = open.iter().position(|o| o.head.header.id == base) {
-                circle = Some(start);
-                break;
-            }
-            if let Some(log) = self.live(&base) {
-                found = Some(log);
-                break;
-            }
-            next = self.base_path(&base, open.last().map(|o| o.path.as_path())).map(|path| (path, Locking::None));
-        }
-        // One that is open without its base may lie in a circle with those that are being opened.
-        let mut steps = 0;
-        let mut at = found.clone();
-        while let Some(base) = at.as_ref().filter(|log| log.base.is_none()).and_then(|log| log.wanted_base())
-            && circle.is_none()
-            && steps < 10_000
-        {
-            circle = open.iter().position(|o| o.head.header.id == base);
-            at = self.live(&base);
-            steps += 1;
-        }
-        let mut log = found;
-        let count = open.len();
-        for (number, opening) in open.into_iter().enumerate().rev() {
-            let home = if self.is_inside(&opening.path) { Home::Dir } else { Home::Outside };
-            let in_circle = circle.is_some_and(|start| (start..count).contains(&number));
-            log = Some(self.build(opening, home, log.filter(|_| !in_circle))?);
-        }
-        log.ok_or_else(|| StoreError::SessionNotFound(path.display().to_string()))
-    }
-
-    /// Where a base lies: in the directory, deleted or not, or beside its fork.
-    fn base_path(&self, id: &str, fork: Option<&Path>) -> Option<PathBuf> {
-        let known = lock(&self.catalog).base_path(id).filter(|path| path.exists()).cloned();
-        if let Some(path) = known.or_else(|| self.dir.as_ref().and_then(|_| self.refreshed().base_path(id).cloned())) {
-            return Some(path);
-        }
-        let mut beside = Catalog::default();
-        beside.refresh(fork.filter(|fork| !self.is_inside(fork))?.parent()?, &HashSet::new());
-        beside.base_path(id).cloned()
-    }
-
-    fn build(&self, opening: Opening, home: Home, base: Option<Arc<Log>>) -> Result<Arc<Log>> {
-        let Opening { path, disk, head } = opening;
-        let deleted = catalog::is_deleted(&path);
-        // A deleted session is there for its forks only: by its id nobody finds it.
-        let key = match home {
-            Home::Outside if !disk.is_locked() => format!("unlocked {}", path.display()),
-            Home::Outside => path.display().to_string(),
-            _ if deleted => path.display().to_string(),
-            _ => head.header.id.clone(),
-        };
-        let by_id = home == Home::Outside && disk.is_locked() && !deleted;
-        let slot = self.slot(&key);
-        let mut there = lock(&slot.log);
-        if let Some(log) = there.upgrade() {
-            return Ok(log);
-        }
-        let _hold = self.lister.get().map(Lister::hold);
-        let log = Arc::new(self.read_log(&path, disk, head, home, base)?);
-        if deleted {
-            log.close("this session was deleted");
-        }
-        *there = Arc::downgrade(&log);
-        drop(there);
-        let _ = log.me.set(Arc::downgrade(&log));
-        log.index_if_grown(&mut log.write());
-        if by_id {
-            // By its id too, where no other session has it.
-            let slot = self.slot(&log.id);
-            let mut there = lock(&slot.log);
-            if there.upgrade().is_none() {
-                *there = Arc::downgrade(&log);
-            }
-        }
-        Ok(log)
-    }
-
-    fn read_log(&self, path: &Path, disk: Disk, head: Head, home: Home, base: Option<Arc<Log>>) -> Result<Log> {
-        let mut warnings = scan::Warnings::default();
-        let mut read_only = head.newer.clone();
-        let mut shared = None;
-        if let Some(wanted) = &head.header.base {
-            let at = base.and_then(|base| {
-                let end = base.start + base.read().index.rows_before(wanted.at);
-                let entry = base.find_whole(&wanted.entry).filter(|ix| ix.0 < end)?;
-                Some((base, entry, end))
-            });
-            match at {
-                Some((base, entry, end)) => shared = Some((self.shared_base(&base, end)?, entry, end)),
-                None => {
-                    let reason = format!(
-                        "the session {} that this one was forked from (at entry {}) is not there; its shared part cannot be shown",
-                        wanted.session, wanted.entry
-                    );
-                    warnings.add("baseMissing", reason.clone(), Some(path), Some(0));
-                    read_only.get_or_insert(reason);
-                }
-            }
-        }
-        let parent_session = head.header.parent_session.as_deref().and_then(|parent| {
-            let id = catalog::parent_id(parent);
-            if id.is_none() {
-                let message = format!("the session that this one was forked from ({parent}) cannot be told");
-                warnings.add("parentSession", message, Some(path), Some(0));
-            }
-            id
-        });
-        if let Some(reason) = &head.newer {
-            warnings.add("newerVersion", reason.clone(), Some(path), Some(0));
-        }
-        let progress = head.progress();
-        let opened_head = head.clone();
-        let based = shared.is_some();
-        let start = Start {
-            work_dir: catalog::work_dir(&head.header, path),
-            header: head.header,
-            home,
-            parent_session,
-            base: shared,
-        };
-        let log = Log::new(start, self.shared.clone());
-        let disk = Arc::new(disk);
-        {
-            let mut state = log.write();
-            let state = &mut *state;
-            state.shape = head.shape;
-            state.progress = progress;
-            state.warnings = warnings;
-            state.head_end = head.end;
-            let opened = Opened { path, disk: &disk, head: &opened_head, based };
-            state.from_idx = self.take_idx(&opened, home, state);
-            let source = Source { medium: &*disk, path: Some(path), shape: head.shape };
-            let failed = |source| StoreError::Io { act: format!("cannot read {}", path.display()), source };
-            let above = log.above();
-            scan::records(&source, &mut state.index, &above, &mut state.progress, &mut state.warnings)
-                .map_err(failed)?;
-            // What was odd about records that `.idx` holds was told when it was made.
-            let first = if state.from_idx { state.index.start() + state.indexed as u32 } else { 0 };
-            scan::settle(&mut state.index, &above, first, Some(path), &mut state.warnings);
-            state.known = match disk.size() {
-                Ok(size) if state.progress.tail == scan::Tail::Torn => size,
-                _ => state.progress.covered,
-            };
-            state.newer = head.newer.is_some();
-            state.read_only = read_only;
-            state.place = Some(Placed::new(disk, Some(path.to_owned())));
-        }
-        Ok(log)
-    }
-
-    /// Starts from `.idx`, where there is one that fits.
-    fn take_idx(&self, opening: &Opened<'_>, home: Home, state: &mut State) -> bool {
-        let Opened { path, disk, head, based } = opening;
-        let whole = head.header.base.is_some() == *based;
-        if head.shape != Shape::V3 || !whole || disk.size().unwrap_or_default() <= sidecar::ABOVE {
-            return false;
-        }
-        let Some(idx) = sidecar::path_of(path, home == Home::Outside) else { return false };
-        let Some((index, progress, warnings)) = sidecar::load(&idx, path, *disk, head, state.index.start()) else {
-            return false;
-        };
-        state.indexed = index.len();
-        state.index = index;
-        state.progress = progress;
-        state.warnings.list.extend(warnings.list);
-        state.warnings.more += warnings.more;
-        true
     }
 
     /// Every session: live ones as they are now, others as their files were last read.
@@ -683,47 +443,19 @@ impl Store {
         facts.extend(live.values().map(|log| log.facts()));
         (facts, unreadable)
     }
-
-    fn remove_unneeded(&self) {
-        if self.dir.is_none() {
-            return;
-        }
-        // One that is gone may have been the last to need another.
-        loop {
-            let removable = self.refreshed().removable();
-            if removable.is_empty() {
-                return;
-            }
-            for path in removable {
-                // Where its session is still somebody's base in memory, the open file goes on.
-                if let Err(e) = std::fs::remove_file(&path) {
-                    tracing::warn!("{} could not be removed: {e}", path.display());
-                    return;
-                }
-            }
-        }
-    }
 }
 
-/// A file whose index is looked for.
-struct Opened<'a> {
-    path: &'a Path,
-    disk: &'a Disk,
-    head: &'a Head,
-    /// Its base is there.
-    based: bool,
-}
-
-struct Opening {
-    path: PathBuf,
-    disk: Disk,
-    head: Head,
+/// Which session was last used in a directory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LastUsed {
+    Id(String),
+    /// Of one that lies outside the session directory.
+    Path(PathBuf),
 }
 
 /// A summary, with what only the sessions that it was forked from can tell.
 fn listed(catalog: &Catalog, summary: &Summary) -> Facts {
     let mut facts = summary.facts.clone();
-    facts.parent_session = summary.parent_session.as_deref().and_then(catalog::parent_id);
     let mut base = summary.base.as_ref().filter(|_| summary.unjoined);
     let mut seen = 0;
     while let Some(wanted) = base
@@ -746,18 +478,6 @@ fn missing(catalog: &mut Catalog, id: &str) -> StoreError {
         Some((path, reason)) => StoreError::Corrupt { path, reason, offset: None },
         None => StoreError::SessionNotFound(id.to_owned()),
     }
-}
-
-fn rename_deleted(path: &Path) -> Result<()> {
-    let failed = |source| StoreError::Io { act: format!("cannot delete {}", path.display()), source };
-    match std::fs::rename(path, catalog::deleted_path(path)) {
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
-        renamed => renamed.map_err(failed)?,
-    }
-    for cache in ["idx", "events"] {
-        let _ = std::fs::remove_file(path.with_extension(format!("jsonl.{cache}")));
-    }
-    path.parent().map_or(Ok(()), disk::sync_dir).map_err(failed)
 }
 
 fn make_dir(dir: &Path) -> Result<()> {

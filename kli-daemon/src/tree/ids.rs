@@ -41,19 +41,28 @@ impl fmt::Display for Id<'_> {
     }
 }
 
+/// The value of a lower-case hex digit, else 0xff.
+const DIGITS: [u8; 256] = {
+    let mut digits = [0xff; 256];
+    let mut n = 0;
+    while n < 16 {
+        digits[b"0123456789abcdef"[n] as usize] = n as u8;
+        n += 1;
+    }
+    digits
+};
+
 /// Exactly 8 lower-case hex digits as a number.
 fn hex(id: &[u8]) -> Option<u32> {
-    if id.len() != 8 {
-        return None;
+    let id: &[u8; 8] = id.try_into().ok()?;
+    let mut number = 0;
+    let mut odd = 0;
+    for byte in id {
+        let digit = DIGITS[usize::from(*byte)];
+        odd |= digit;
+        number = number << 4 | u32::from(digit & 0xf);
     }
-    id.iter().try_fold(0u32, |n, b| {
-        let digit = match b {
-            b'0'..=b'9' => b - b'0',
-            b'a'..=b'f' => b - b'a' + 10,
-            _ => return None,
-        };
-        Some(n << 4 | u32::from(digit))
-    })
+    (odd < 16).then_some(number)
 }
 
 pub fn hex_begins_with(n: u32, beginning: &str) -> bool {

@@ -248,6 +248,8 @@ pub struct RunSnapshot {
     pub run_id: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message_id: Option<String>,
+    /// Each block at its index. A tool call that is still being written has `arguments` `{}` and its JSON text so
+    /// far in `partialArguments`.
     pub content: Vec<Block>,
     pub tools: Vec<ToolSnapshot>,
 }

@@ -101,7 +101,7 @@ impl Stream {
                 out.push_str("data: [DONE]\n\n");
                 return;
             }
-            Step::Raw(_) | Step::Hold(_) | Step::Reset => return,
+            Step::Raw(_) | Step::Hold(_) | Step::Pause(_) | Step::Reset => return,
         };
         out.push_str(&data(json!({ "choices": [{ "index": 0, "delta": delta }] })));
     }
@@ -167,7 +167,7 @@ impl Stream {
                 out.push_str(&named(json!({ "type": "message_stop" })));
                 return;
             }
-            Step::Raw(_) | Step::Hold(_) | Step::Reset => return,
+            Step::Raw(_) | Step::Hold(_) | Step::Pause(_) | Step::Reset => return,
         };
         let (index, is_new) = self.enter(block, out, close);
         if is_new {
@@ -210,7 +210,7 @@ impl Stream {
                 out.push_str(&named(json!({ "type": kind, "response": response })));
                 return;
             }
-            Step::Raw(_) | Step::Hold(_) | Step::Reset => return,
+            Step::Raw(_) | Step::Hold(_) | Step::Pause(_) | Step::Reset => return,
         };
         let (index, is_new) = self.enter(block.clone(), out, done);
         if is_new {
@@ -246,7 +246,7 @@ impl Stream {
                 out.push_str(&data(json!({ "candidates": [candidate], "usageMetadata": usage })));
                 return;
             }
-            Step::Raw(_) | Step::Hold(_) | Step::Reset => return,
+            Step::Raw(_) | Step::Hold(_) | Step::Pause(_) | Step::Reset => return,
         };
         let content = json!({ "role": "model", "parts": [part] });
         out.push_str(&data(json!({ "candidates": [{ "index": 0, "content": content }] })));

@@ -1,5 +1,7 @@
 //! What the model server is to answer, independent of the wire format.
 
+use std::time::Duration;
+
 use serde_json::Value;
 
 use super::http::{After, Output};
@@ -34,6 +36,8 @@ pub enum Step {
     Raw(Vec<u8>),
     /// Stops until the test opens the gate.
     Hold(Gate),
+    /// Nothing for so long: for benches, which want a pace.
+    Pause(Duration),
     /// The end of the message, with the reason that this wire format has for it.
     End(End),
     /// Breaks the connection off, so that the other side sees a reset.
@@ -136,6 +140,7 @@ pub fn play(reply: Reply, dialect: Dialect, request: &Received, output: &mut Out
             for step in steps {
                 match step {
                     Step::Hold(gate) => gate.pass(),
+                    Step::Pause(time) => std::thread::sleep(time),
                     Step::Raw(bytes) => output.send(&bytes)?,
                     Step::Reset => {
                         output.reset()?;

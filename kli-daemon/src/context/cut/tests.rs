@@ -65,13 +65,32 @@ fn cuts() {
         ("uak|ua", 150),
     ] {
         let branch = branch(&want.replace('|', ""));
-        let cut = find_cut(&branch.window(), keep);
+        let cut = find_cut(&branch.window(), Kept { about: keep, most: u64::MAX });
         assert_eq!(cut.as_ref().map(|cut| cut.at), want.find('|'), "{want} {keep}");
         if let Some(cut) = cut {
             let kept = &want[cut.at + 1..];
             assert_eq!(cut.splits_turn, !kept.to_lowercase().contains('u'), "{want}");
             assert_eq!(cut.first_kept, format!("e{}", cut.at + 1));
         }
+    }
+}
+
+/// A message that leaves no room for another goes, where there is a later place to begin.
+#[test]
+fn cuts_behind_what_is_too_large() {
+    for (want, about, most) in [
+        ("uaUa|u", 500, 900),
+        ("uaU|u", 500, 900),
+        ("ua|Uau", 500, 1_300),
+        ("uaUaUa|ua", 900, 900),
+        ("ua|U", 500, 900),
+        ("ua|Ua", 500, 900),
+        ("uaUcr|cr", 150, 900),
+        ("uCR|cr", 900, 900),
+        ("uUCR|CR", 1_500, 900),
+    ] {
+        let cut = find_cut(&branch(&want.replace('|', "")).window(), Kept { about, most });
+        assert_eq!(cut.map(|cut| cut.at), want.find('|'), "{want} {about} {most}");
     }
 }
 

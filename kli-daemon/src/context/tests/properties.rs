@@ -4,6 +4,7 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::fixtures::{Branch, model, valid};
+use crate::context::estimate::Kept;
 use crate::context::{Window, assemble, find_cut, transcript};
 use kli_protocol::api::ModelInfo;
 use kli_protocol::record::{Body, Compaction, Message, Record};
@@ -111,10 +112,10 @@ proptest! {
     }
 
     #[test]
-    fn a_compaction_loses_nothing(branch in branch(), keep in 1..2_000u64) {
+    fn a_compaction_loses_nothing(branch in branch(), about in 1..2_000u64, most in 1..4_000u64) {
         let mut window = branch.window();
         for round in 0..3 {
-            let Some(cut) = find_cut(&window, keep) else { break };
+            let Some(cut) = find_cut(&window, Kept { about, most }) else { break };
             let (gone, kept) = window.items().split_at(cut.at);
             prop_assert_eq!(&kept[0].id, &cut.first_kept);
             prop_assert!(!matches!(kept[0].message().map(|m| &**m), Some(Message::ToolResult(_)) | None));

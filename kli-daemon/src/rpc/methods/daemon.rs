@@ -64,9 +64,11 @@ pub(super) fn register_all(module: &mut Module<Context>) {
     register::<api::TrustWorkDir, _, _>(module, |context, _, params| async move {
         let dir = session::canonical_dir(&params.work_dir)?;
         let deps = context.registry.deps.clone();
-        session::blocking(move || deps.trust.set(Path::new(&dir), params.trusted)).await?.map_err(|e| {
+        let said = dir.clone();
+        session::blocking(move || deps.trust.set(Path::new(&said), params.trusted)).await?.map_err(|e| {
             ApiError::new(ErrorKind::StoreFailed, format!("What was said of the directory cannot be kept: {e}"))
         })?;
+        context.registry.trust_changed(Path::new(&dir)).await?;
         Ok(Empty {})
     });
     register::<api::ReloadConfig, _, _>(module, |context, _, _| async move {

@@ -85,11 +85,11 @@ async fn fork(
     point: ForkPoint,
     new: New,
 ) -> Result<ForkMade, ApiError> {
-    let order = context.registry.fork_order(new.id, new.work_dir)?;
+    let order = context.registry.fork_order(new.id, new.name, new.work_dir)?;
     let handle = context.session(session).await?;
     let pending = context.registry.fork_at(&handle, point, order).await?;
     caller.turn.done();
-    context.registry.fork(pending, new.name).await
+    context.registry.fork(pending).await
 }
 
 async fn append_entry(

@@ -96,9 +96,8 @@ impl Actor {
     }
 
     fn judge(&self, tool: &dyn Tool, call: &CallInfo) -> Verdict {
-        let settings = self.deps.settings();
         let work_dir = self.work_dir();
-        let mut rules = settings.rules.clone();
+        let mut rules = self.settings().rules.clone();
         rules.allow.extend(self.approvals.rules.iter().cloned());
         let work_dir = std::path::Path::new(&work_dir);
         judge(self.mode, &rules, Call { spec: tool.spec(), arguments: &call.arguments, work_dir })

@@ -18,9 +18,9 @@ use tokio_util::sync::CancellationToken;
 use super::prompts::{PromptOrder, Started};
 use super::write::Draft;
 use super::{Actor, Ix, Message};
-use crate::compaction::{self, Compacted, CompactionError, Summarizer};
+use crate::compaction::{self, Compacted, CompactionError, Stretch, Summarizer};
 use crate::context::estimate::Budget;
-use crate::context::{Window, cut};
+use crate::context::{Window, cut, transcript};
 use crate::session::branch::{self, Shape};
 use crate::session::{Pending, api_error};
 
@@ -37,8 +37,7 @@ pub(super) struct Work {
 
 /// All that a compaction is made from.
 pub(super) struct CompactionJob {
-    pub window: Window,
-    pub overhead: u64,
+    pub stretch: Stretch,
     pub by: Summarizer,
 }
 
@@ -58,6 +57,7 @@ impl Actor {
         self.check_writable()?;
         self.check_leaf(leaf_id)?;
         let job = self.compaction_job(&self.branch.model.clone())?;
+        let Ok(CompactionJob { stretch, by }) = job else { return Err(CompactionError::NothingToCompact.into()) };
         self.auto.resume();
         let mailbox = self.mailbox().ok_or_else(crate::session::handle::gone)?;
         let cancel = self.begin_work(Status::Compacting);
@@ -65,8 +65,7 @@ impl Actor {
         let (reply, answer) = oneshot::channel();
         // Ended by `cancel`; the actor outlives it, since it is not quiet before.
         tokio::spawn(async move {
-            let CompactionJob { window, overhead, by } = job;
-            let made = compaction::compact(&window, overhead, instructions.as_deref(), &by, &cancel).await;
+            let made = compaction::compact(&stretch, instructions.as_deref(), &by, &cancel).await;
             let call = Box::new(move |actor: &mut Actor| {
                 let stored = actor.store_compaction(made);
                 let _ = reply.send(stored);
@@ -81,13 +80,12 @@ impl Actor {
         if params.summarize != Some(true) {
             return self.navigate(params).map(Navigated::Now);
         }
-        self.check_quiet()?;
+        self.check_move(params)?;
         self.check_writable()?;
-        self.check_leaf(&params.leaf_id)?;
         let to = self.destination(params.entry_id.as_deref(), params.position)?;
         let by = self.summarizer(&self.branch.model.clone())?;
         let (path, left_out) = self.left_path(to.leaf, by.path_budget())?;
-        if path.is_empty() {
+        if !transcript::says_anything(&path) {
             return self.navigate(params).map(Navigated::Now);
         }
         let mailbox = self.mailbox().ok_or_else(crate::session::handle::gone)?;
@@ -149,8 +147,8 @@ impl Actor {
                 return Err(error);
             }
         };
-        self.publish(EventBody::CompactionEnd { entry_id: Some(id.clone()), error: None });
         self.tell(written);
+        self.publish(EventBody::CompactionEnd { entry_id: Some(id.clone()), error: None });
         self.publish(EventBody::LeafMoved { leaf_id: Some(id.clone()), from_id: from_id.clone() });
         self.refresh_branch();
         if let Some(label) = &params.label {
@@ -183,11 +181,13 @@ impl Actor {
             tokens_before: made.compaction.tokens_before,
             tokens_after: made.tokens_after,
         };
-        let draft = Draft { id: Some(id.clone()), body: Body::Compaction(made.compaction) };
-        match self.write(vec![draft]) {
+        // Calls that a crash left open are answered in front of it, as in front of any other entry.
+        let mut drafts = if self.run.is_none() { self.open_call_drafts()? } else { vec![] };
+        drafts.push(Draft { id: Some(id.clone()), body: Body::Compaction(made.compaction) });
+        match self.write(drafts) {
             Ok(written) => {
-                self.publish(EventBody::CompactionEnd { entry_id: Some(id), error: None });
                 self.tell(written);
+                self.publish(EventBody::CompactionEnd { entry_id: Some(id), error: None });
                 Ok(result)
             }
             Err(error) => {
@@ -202,10 +202,15 @@ impl Actor {
         self.publish(EventBody::CompactionEnd { entry_id: None, error: Some(error) });
     }
 
-    pub(super) fn compaction_job(&self, model: &ModelRef) -> Result<CompactionJob, ApiError> {
+    /// The inner error: there is nothing to compact.
+    pub(super) fn compaction_job(&self, model: &ModelRef) -> Result<Result<CompactionJob, Summarizer>, ApiError> {
         let shape = self.shape(model, self.branch.options.clone())?;
+        let by = self.summarizer_of(&shape);
         let window = self.with_window(Window::clone).map_err(api_error)?;
-        Ok(CompactionJob { window, overhead: shape.overhead, by: self.summarizer_of(&shape) })
+        Ok(match Stretch::of(window, shape.setting.overhead, &by.budget) {
+            Some(stretch) => Ok(CompactionJob { stretch, by }),
+            None => Err(by),
+        })
     }
 
     fn summarizer(&self, model: &ModelRef) -> Result<Summarizer, ApiError> {
@@ -213,7 +218,7 @@ impl Actor {
     }
 
     fn summarizer_of(&self, shape: &Shape) -> Summarizer {
-        let settings = self.deps.settings();
+        let settings = self.settings();
         Summarizer {
             provider: shape.provider.clone(),
             model: shape.model.clone(),
@@ -226,7 +231,7 @@ impl Actor {
     }
 
     pub(super) fn budget(&self, window: u64) -> Budget {
-        let compaction = self.deps.settings().compaction;
+        let compaction = self.settings().compaction;
         Budget::new(window, compaction.reserve_tokens, compaction.keep_recent_tokens)
     }
 
@@ -249,6 +254,7 @@ impl Actor {
     fn end_work(&mut self) {
         let Some(work) = self.work.take() else { return };
         self.refresh_status();
+        let waited = !work.said.is_empty();
         let mut said = work.said.into_iter();
         let aborted = work.cancel.is_cancelled();
         let first = if aborted { None } else { said.next() };
@@ -263,7 +269,9 @@ impl Actor {
         for (order, behavior) in said {
             self.requeue(order, behavior);
         }
-        self.tell_queue();
+        if waited {
+            self.tell_queue();
+        }
         self.take_deferred();
     }
 

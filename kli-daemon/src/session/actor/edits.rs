@@ -27,11 +27,7 @@ pub enum Extension {
 impl Actor {
     /// Every `session_info` repeats the name, since one without clears it.
     fn session_info(&mut self, change: impl FnOnce(&mut SessionInfoRecord)) -> Result<(), ApiError> {
-        let name = match self.log.is_empty() {
-            true => self.opening.name.clone(),
-            false => self.log.facts().name,
-        };
-        let mut record = SessionInfoRecord { name, ..SessionInfoRecord::default() };
+        let mut record = SessionInfoRecord { name: self.log.facts().name, ..SessionInfoRecord::default() };
         change(&mut record);
         self.append(vec![Body::SessionInfo(record).into()])?;
         Ok(())
@@ -62,12 +58,15 @@ impl Actor {
     }
 
     pub fn set_mode(&mut self, mode: Mode) -> Result<(), ApiError> {
-        if self.mode == mode {
-            return Ok(());
+        let changed = self.mode != mode;
+        // Said once more it is still to be written down: a changed default must not undo it.
+        if changed || self.log.facts().mode != Some(mode) {
+            self.session_info(|record| record.mode = Some(mode))?;
         }
-        self.session_info(|record| record.mode = Some(mode))?;
         self.mode = mode;
-        self.publish(EventBody::ModeChanged { mode });
+        if changed {
+            self.publish(EventBody::ModeChanged { mode });
+        }
         self.judge_again();
         Ok(())
     }
@@ -77,10 +76,7 @@ impl Actor {
         if self.log.node(ix).is_none_or(|n| n.kind.is_mark()) {
             return Err(mark(entry_id));
         }
-        let label = label.map(|l| l.trim().to_owned()).filter(|l| !l.is_empty());
-        if label.as_ref().is_some_and(|l| l.chars().count() > MAX_LABEL) {
-            return Err(ApiError::invalid_params(format!("label: at most {MAX_LABEL} characters")));
-        }
+        let label = label.as_deref().map(clean_label).transpose()?.flatten();
         let previous = self.log.label(ix);
         if previous == label {
             return Ok(previous);
@@ -140,7 +136,7 @@ impl Actor {
         };
         drafts.push(body.into());
         let id = self.append(drafts)?;
-        self.key_done(key, &id);
+        self.key_done(key.as_deref());
         Ok(id)
     }
 }
@@ -152,6 +148,15 @@ pub fn clean_name(name: &str) -> Result<Option<String>, ApiError> {
         return Err(ApiError::invalid_params(format!("name: at most {MAX_NAME} characters")));
     }
     Ok((!name.is_empty()).then_some(name))
+}
+
+/// A label as it is kept: at most 200 characters; blank is none.
+pub(super) fn clean_label(label: &str) -> Result<Option<String>, ApiError> {
+    let label = label.trim();
+    if label.chars().count() > MAX_LABEL {
+        return Err(ApiError::invalid_params(format!("label: at most {MAX_LABEL} characters")));
+    }
+    Ok((!label.is_empty()).then(|| label.to_owned()))
 }
 
 /// Whether an option can be set to a value.
@@ -168,7 +173,7 @@ pub fn check_option(option_id: &str, value: &Value) -> Result<(), ApiError> {
     Ok(())
 }
 
-pub(super) fn mark(entry_id: &str) -> ApiError {
+pub fn mark(entry_id: &str) -> ApiError {
     ApiError::new(
         ErrorKind::InvalidEntry,
         format!("{entry_id} is bookkeeping and no entry of the tree; getTree shows those."),

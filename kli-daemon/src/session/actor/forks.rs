@@ -24,6 +24,8 @@ pub enum ForkPoint {
 #[derive(Clone, Debug, Default)]
 pub struct ForkOrder {
     pub new_id: Option<String>,
+    /// As it is kept.
+    pub name: Option<String>,
     /// Canonical; none: the source's.
     pub work_dir: Option<String>,
 }
@@ -33,6 +35,7 @@ pub struct Forked {
     pub log: Arc<Log>,
     /// For one that shares nothing: what it is opened with.
     pub opening: Option<Opening>,
+    pub name: Option<String>,
     pub text: Option<String>,
     pub images: Option<Vec<Image>>,
 }
@@ -47,6 +50,10 @@ impl Actor {
             ));
         }
         let (end, prompt) = self.fork_end(point)?;
+        let at_entry = match point {
+            ForkPoint::Entry { position, .. } => prompt.is_none() && *position != Some(Position::Before),
+            ForkPoint::Leaf | ForkPoint::Prompt { .. } => false,
+        };
         let new = NewSession {
             id: order.new_id.unwrap_or_else(|| crate::clock::session_id(self.deps.clock.as_ref())),
             work_dir: order.work_dir.unwrap_or(facts.work_dir),
@@ -59,23 +66,20 @@ impl Actor {
             Some(prompt) => (Some(prompt.text), prompt.images),
             None => (None, None),
         };
-        let shared = match point {
-            ForkPoint::Entry { position: Some(Position::At), .. } => end,
-            _ => end.filter(|end| self.has_conversation(*end)),
-        };
+        let shared = end.filter(|end| at_entry || self.has_conversation(*end));
         let Some(at) = shared else {
             // The mode travels with the opening records; a plain header has none.
             let log = self.deps.store.create(NewSession { mode: None, ..new }).map_err(api_error)?;
             let opening = Opening {
                 model: Some(self.branch.model.clone()),
                 options: self.branch.options.clone(),
-                mode: (self.mode != self.deps.settings().default_mode || facts.mode.is_some()).then_some(self.mode),
-                name: None,
+                mode: (self.mode != self.settings().default_mode || facts.mode.is_some()).then_some(self.mode),
+                name: order.name,
             };
-            return Ok(Forked { log, opening: Some(opening), text, images });
+            return Ok(Forked { log, opening: Some(opening), name: None, text, images });
         };
         let log = self.deps.store.fork(&self.log, at, new).map_err(api_error)?;
-        Ok(Forked { log, opening: None, text, images })
+        Ok(Forked { log, opening: None, name: order.name, text, images })
     }
 
     fn fork_end(&self, point: &ForkPoint) -> Result<(Option<Ix>, Option<branch::PromptText>), ApiError> {

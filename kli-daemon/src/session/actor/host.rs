@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use futures_util::future::BoxFuture;
 use kli_protocol::ApiError;
-use kli_protocol::api::{CompactionReason, EventBody, RunErrorKind};
+use kli_protocol::api::{CompactResult, CompactionReason, EventBody, RunErrorKind};
 use kli_protocol::record::{AssistantMessage, ToolResultMessage};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -128,8 +128,8 @@ impl ActorHost {
     /// True: the conversation is shorter now.
     async fn compact(&self, reason: CompactionReason) -> Result<bool, HostFailure> {
         let job = self.ask(move |actor| actor.begin_run_compaction(reason)).await?.map_err(|e| store_failure(&e))?;
-        let CompactionJob { window, overhead, by } = job;
-        let made = compaction::compact(&window, overhead, None, &by, &self.cancel).await;
+        let Some(CompactionJob { stretch, by }) = job else { return Ok(false) };
+        let made = compaction::compact(&stretch, None, &by, &self.cancel).await;
         self.ask(move |actor| actor.end_run_compaction(made, by.budget)).await
     }
 
@@ -142,7 +142,7 @@ impl ActorHost {
         // What the cache has not is read; after a restart that may be megabytes.
         let read = if known { look() } else { tokio::task::block_in_place(look) };
         let messages = read.map_err(|e| store_failure(&crate::session::api_error(e)))?;
-        let work_dir = plan.shape.work_dir.clone();
+        let work_dir = plan.shape.setting.work_dir.clone();
         *self.scene.lock().unwrap_or_else(PoisonError::into_inner) = Scene {
             work_dir: work_dir.clone(),
             env: plan.env,
@@ -150,7 +150,7 @@ impl ActorHost {
             images: plan.shape.model.input.iter().any(|i| i == "image"),
         };
         let provider = plan.shape.provider.clone();
-        let tools = plan.shape.tools.clone();
+        let tools = plan.shape.setting.tools.clone();
         let tokens = plan.shape.tokens(&messages);
         let turn = Turn {
             request: plan.shape.request(messages, self.session_id.clone()),
@@ -302,18 +302,25 @@ impl Actor {
 
     fn wants_compaction(&mut self, tokens: u64, window: u64) -> bool {
         let budget = self.budget(window);
-        self.auto.wants(tokens, &budget)
+        self.settings().compaction.enabled && self.auto.wants(tokens, &budget)
     }
 
-    fn begin_run_compaction(&mut self, reason: CompactionReason) -> Result<CompactionJob, ApiError> {
+    /// None: there is nothing to compact.
+    fn begin_run_compaction(&mut self, reason: CompactionReason) -> Result<Option<CompactionJob>, ApiError> {
         let model = self.run.as_ref().and_then(|run| run.model.clone()).unwrap_or_else(|| self.branch.model.clone());
-        let job = self.compaction_job(&model)?;
+        let job = match self.compaction_job(&model)? {
+            Ok(job) => job,
+            Err(by) => {
+                self.pause_when_full(None, by.budget);
+                return Ok(None);
+            }
+        };
         if let Some(run) = &mut self.run {
             run.compacting = true;
         }
         self.refresh_status();
         self.publish(EventBody::CompactionStart { reason });
-        Ok(job)
+        Ok(Some(job))
     }
 
     /// True: the conversation is shorter now. A failure leaves it as it was, and is said once.
@@ -324,21 +331,31 @@ impl Actor {
         self.refresh_status();
         let aborted = matches!(made, Err(CompactionError::Aborted));
         let stored = self.store_compaction(made);
-        let tokens = match &stored {
-            Ok(result) => result.tokens_after,
-            Err(_) => self.context_use().tokens,
-        };
-        if !aborted && self.auto.ended(tokens, &budget) {
-            let message = match &stored {
-                Ok(_) => "The conversation still fills most of the model's window after a compaction.".to_owned(),
-                Err(error) => error.message.clone(),
-            };
-            self.publish(EventBody::Warning {
-                kind: "compactionPaused".into(),
-                message: format!("{message} Automatic compaction pauses; compact with instructions, choose a larger model, or go back."),
-            });
+        if !aborted {
+            self.pause_when_full(Some(&stored), budget);
         }
         stored.is_ok()
+    }
+
+    /// Trying again before each request would gain nothing: says so, once. None: there was nothing to compact.
+    fn pause_when_full(&mut self, ended: Option<&Result<CompactResult, ApiError>>, budget: Budget) {
+        let tokens = match ended {
+            Some(Ok(result)) => result.tokens_after,
+            Some(Err(_)) | None => self.context_use().tokens,
+        };
+        if !self.auto.ended(tokens, &budget) {
+            return;
+        }
+        let why = match ended {
+            Some(Ok(_)) => "The conversation still fills most of the model's window after a compaction.",
+            Some(Err(error)) => error.message.as_str(),
+            None => {
+                "The last messages alone fill most of the model's window, and nothing before them is left to summarize."
+            }
+        };
+        let message =
+            format!("{why} Automatic compaction pauses; compact with instructions, choose a larger model, or go back.");
+        self.publish(EventBody::Warning { kind: "compactionPaused".into(), message });
     }
 }
 

@@ -14,7 +14,7 @@ use kli_protocol::api::{Mode, ModelRef, ToolDescription};
 use super::Actor;
 use crate::context::estimate;
 use crate::context::prompt::{Parts, SkillLine, system_prompt};
-use crate::session::branch::Shape;
+use crate::session::branch::{Setting, Shape};
 use crate::tool::{Tool, ToolSpec};
 use crate::workspace::{Workspace, context_files};
 
@@ -112,18 +112,20 @@ impl Actor {
         model: &ModelRef,
         options: BTreeMap<String, serde_json::Value>,
     ) -> Result<Shape, ApiError> {
-        let (info, provider) = self.deps.models().find(&model.provider, &model.model_id)?;
+        let (model, provider) = self.deps.models().find(&model.provider, &model.model_id)?;
+        Ok(Shape { model, provider, options, setting: self.setting() })
+    }
+
+    /// What of a request does not depend on the model.
+    pub(super) fn setting(&self) -> Setting {
         let instructions = self.instructions();
-        Ok(Shape {
-            model: info,
-            provider,
-            options,
+        Setting {
             tools: instructions.tools.clone(),
             descriptions: instructions.descriptions.clone(),
             work_dir: PathBuf::from(&instructions.work_dir),
             system_prompt: instructions.system_prompt.clone(),
             overhead: instructions.overhead,
-        })
+        }
     }
 }
 

@@ -19,10 +19,16 @@ pub(super) struct Destination {
 
 impl Actor {
     pub fn navigate(&mut self, params: &NavigateTreeParams) -> Result<NavigateTreeResult, ApiError> {
-        self.check_quiet()?;
-        self.check_leaf(&params.leaf_id)?;
+        self.check_move(params)?;
         let to = self.destination(params.entry_id.as_deref(), params.position)?;
         self.move_to(to, params.label.as_deref())
+    }
+
+    /// All that can be wrong with a move but its target: nothing is written before this is known.
+    pub(super) fn check_move(&self, params: &NavigateTreeParams) -> Result<(), ApiError> {
+        self.check_quiet()?;
+        self.check_leaf(&params.leaf_id)?;
+        params.label.as_deref().map(super::edits::clean_label).transpose().map(|_| ())
     }
 
     /// Moves the leaf, without a summary.
@@ -81,8 +87,8 @@ impl Actor {
             Body::Leaf(LeafRecord {}),
         );
         let written = self.write_records(vec![record])?;
-        self.publish(EventBody::LeafMoved { leaf_id, from_id });
         self.tell(written);
+        self.publish(EventBody::LeafMoved { leaf_id, from_id });
         self.refresh_branch();
         Ok(())
     }

@@ -8,15 +8,13 @@ use kli_protocol::{ApiError, ErrorKind};
 use serde_json::Value;
 use tokio::sync::oneshot;
 
+use super::Actor;
 use super::runs::RunStart;
 use super::write::Draft;
-use super::{Actor, Ix};
 use crate::session::api_error;
 
 /// Texts that may wait in one session.
 const MAX_QUEUED: usize = 100;
-/// Entries among which a repeated key is looked for after a restart.
-const KEY_ENTRIES: usize = 1000;
 
 /// A prompt whose parameters were checked and whose images were read.
 #[derive(Clone, Debug, Default)]
@@ -75,6 +73,10 @@ impl Waiting {
         Queue { steer: show(&self.steer), follow_up: show(&self.follow_up) }
     }
 
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
     fn len(&self) -> usize {
         self.steer.len() + self.follow_up.len() + self.deferred.len()
     }
@@ -116,15 +118,18 @@ fn user_draft(
     Draft { id: None, body: Body::Message(MessageBody { message, idempotency_key }) }
 }
 
-/// Keys of calls that were carried out.
+/// Keys of texts that wait, and the run that they wait for; those of entries are the log's to know.
 #[derive(Default)]
 pub(super) struct Keys {
-    loaded: bool,
-    known: HashMap<String, Key>,
-    order: VecDeque<String>,
+    queued: HashMap<String, String>,
+    /// Of those that waited: the run in which they were said at last.
+    said: VecDeque<(String, String)>,
 }
 
-/// What a call with a key came to.
+/// Keys of texts that waited, whose run is remembered.
+const MAX_SAID: usize = 1000;
+
+/// What a call with a key came to before.
 #[derive(Clone, Debug)]
 enum Key {
     Queued { run_id: String },
@@ -137,19 +142,6 @@ struct Said {
     entry_id: String,
     run_id: Option<String>,
     queued: bool,
-}
-
-impl Keys {
-    fn set(&mut self, key: String, value: Key) {
-        if self.known.insert(key.clone(), value).is_none() {
-            self.order.push_back(key);
-        }
-        while self.order.len() > KEY_ENTRIES + MAX_QUEUED {
-            if let Some(oldest) = self.order.pop_front() {
-                self.known.remove(&oldest);
-            }
-        }
-    }
 }
 
 /// The run that a prompt begins: known from the entry alone, so that it is the same after a restart.
@@ -188,11 +180,19 @@ impl Actor {
         let Some(typed) = expanded.typed else { return };
         order.text = expanded.content.text();
         order.typed = Some(typed);
-        order.images.extend(expanded.content.into_blocks().into_iter().filter(|b| matches!(b, Block::Image(_))));
+        // A prompt that came back into an editor brings the picture that it mentions.
+        for block in expanded.content.into_blocks() {
+            if matches!(block, Block::Image(_)) && !order.images.contains(&block) {
+                order.images.push(block);
+            }
+        }
     }
 
     fn prompt_now(&mut self, order: PromptOrder) -> Result<Started, ApiError> {
         self.check_leaf(&order.leaf_id)?;
+        if let Some(model) = &order.model {
+            self.deps.models().find(&model.provider, &model.model_id)?;
+        }
         if self.work.is_some() {
             return self.say_after_work(order);
         }
@@ -219,7 +219,7 @@ impl Actor {
         work.waiters.push(waiter);
         let behavior = order.behavior.unwrap_or(Behavior::FollowUp);
         if let Some(key) = &order.key {
-            self.keys.set(key.clone(), Key::Queued { run_id: run_id.clone() });
+            self.keys.queued.insert(key.clone(), run_id.clone());
         }
         work.said.push((order, behavior));
         self.tell_queue();
@@ -270,18 +270,12 @@ impl Actor {
         let mut drafts = self.open_call_drafts()?;
         // What was steered before and not yet said was said earlier than this prompt.
         let steered: Vec<_> = self.queue.steer.drain(..).collect();
-        let steered_keys: Vec<_> = steered.iter().map(|i| i.key.clone()).collect();
-        let first_steer = drafts.len();
         drafts.extend(steered.iter().cloned().map(|item| item.draft(now_ms)));
         let promised = run_id.is_some();
         let entry_id = run_id.as_deref().and_then(|id| id.strip_prefix("run_")).map(str::to_owned);
         let entry_id = entry_id.unwrap_or_else(|| self.log.new_id(self.deps.clock.as_ref()));
         let mut prompt = user_draft(order.text, order.typed, order.images, order.key.clone(), now_ms);
         prompt.id = Some(entry_id.clone());
-        for draft in drafts.iter_mut().skip(first_steer) {
-            draft.id = Some(self.log.new_id(self.deps.clock.as_ref()));
-        }
-        let steer_ids: Vec<_> = drafts.iter().skip(first_steer).filter_map(|d| d.id.clone()).collect();
         drafts.push(prompt);
         let written = match self.write(drafts) {
             Ok(written) => written,
@@ -291,12 +285,12 @@ impl Actor {
             }
         };
         let run_id = run_id_of(&entry_id);
-        for (key, id) in steered_keys.into_iter().zip(steer_ids) {
-            self.key_said(key, id, &run_id);
+        for item in &steered {
+            self.key_said(item.key.as_deref(), &run_id);
         }
         match promised {
-            true => self.key_said(order.key, entry_id.clone(), &run_id),
-            false => self.key_done(order.key, &entry_id),
+            true => self.key_said(order.key.as_deref(), &run_id),
+            false => self.key_done(order.key.as_deref()),
         }
         self.deps.store.set_last(&self.log);
         let ended = self.start_run(RunStart {
@@ -321,7 +315,7 @@ impl Actor {
         };
         self.check_room()?;
         if let Some(key) = &order.key {
-            self.keys.set(key.clone(), Key::Queued { run_id: run_id.clone() });
+            self.keys.queued.insert(key.clone(), run_id.clone());
         }
         let item = Item { text: order.text, typed: order.typed, images: order.images, key: order.key };
         match behavior {
@@ -376,7 +370,7 @@ impl Actor {
                 }
                 return Err(error);
             }
-            self.key_said(item.key.clone(), id, &run_id);
+            self.key_said(item.key.as_deref(), &run_id);
         }
         self.tell_queue();
         Ok(true)
@@ -391,7 +385,7 @@ impl Actor {
         self.forget_said();
         for item in self.queue.steer.drain(..).chain(self.queue.follow_up.drain(..)) {
             if let Some(key) = item.key {
-                self.keys.known.remove(&key);
+                self.keys.queued.remove(&key);
             }
         }
         if !taken.steer.is_empty() || !taken.follow_up.is_empty() {
@@ -407,7 +401,7 @@ impl Actor {
         let (said, waiters) = (std::mem::take(&mut work.said), std::mem::take(&mut work.waiters));
         for (order, _) in said {
             if let Some(key) = order.key {
-                self.keys.known.remove(&key);
+                self.keys.queued.remove(&key);
             }
         }
         for waiter in waiters {
@@ -449,54 +443,39 @@ impl Actor {
         }
     }
 
-    pub(super) fn key_done(&mut self, key: Option<String>, entry_id: &str) {
+    /// A text with a key waits no more: its entry has the key.
+    pub(super) fn key_done(&mut self, key: Option<&str>) {
         if let Some(key) = key {
-            self.keys.set(key, Key::Entry(Said { entry_id: entry_id.to_owned(), run_id: None, queued: false }));
+            self.keys.queued.remove(key);
         }
     }
 
-    /// The same for a text that waited.
-    fn key_said(&mut self, key: Option<String>, entry_id: String, run_id: &str) {
+    /// The same for a text that waited, and the run in which it was said at last.
+    fn key_said(&mut self, key: Option<&str>, run_id: &str) {
+        self.key_done(key);
         if let Some(key) = key {
-            self.keys.set(key, Key::Entry(Said { entry_id, run_id: Some(run_id.to_owned()), queued: true }));
+            self.keys.said.push_back((key.to_owned(), run_id.to_owned()));
+            while self.keys.said.len() > MAX_SAID {
+                self.keys.said.pop_front();
+            }
         }
     }
 
     /// The entry that a call with this key made, if it was carried out before.
-    pub(super) fn entry_of_key(&mut self, key: &str) -> Option<String> {
+    pub(super) fn entry_of_key(&self, key: &str) -> Option<String> {
         match self.known_key(key)? {
             Key::Entry(said) => Some(said.entry_id),
             Key::Queued { .. } => None,
         }
     }
 
-    fn known_key(&mut self, key: &str) -> Option<Key> {
-        if !self.keys.loaded {
-            self.keys.loaded = true;
-            self.load_keys();
+    fn known_key(&self, key: &str) -> Option<Key> {
+        if let Some(run_id) = self.keys.queued.get(key) {
+            return Some(Key::Queued { run_id: run_id.clone() });
         }
-        self.keys.known.get(key).cloned()
-    }
-
-    /// Keys that an earlier daemon carried out are in the newest entries.
-    fn load_keys(&mut self) {
-        let newest: Vec<Ix> = self.log.entries_before(self.log.end()).take(KEY_ENTRIES).map(|node| node.ix).collect();
-        for ix in newest.into_iter().rev() {
-            let Ok(entry) = self.log.entry(ix) else { continue };
-            if !entry.json().contains("\"idempotencyKey\"") {
-                continue;
-            }
-            let Ok(record) = entry.record() else { continue };
-            let key = match record.body {
-                Body::Message(body) => body.idempotency_key,
-                Body::CustomMessage(body) => body.idempotency_key,
-                Body::Custom(body) => body.idempotency_key,
-                _ => None,
-            };
-            if let Some(key) = key {
-                self.keys.set(key, Key::Entry(Said { entry_id: record.id, run_id: None, queued: false }));
-            }
-        }
+        let entry_id = self.log.find_key(key).map(|ix| self.log.id(ix))?;
+        let run_id = self.keys.said.iter().rev().find(|(said, _)| said == key).map(|(_, run_id)| run_id.clone());
+        Some(Key::Entry(Said { entry_id, queued: run_id.is_some(), run_id }))
     }
 
     fn answer_again(&mut self, key: Key) -> Started {
@@ -524,7 +503,7 @@ impl Actor {
     /// Error results for calls that a crash left open at the tip: they go in front of the next entry.
     pub(super) fn open_call_drafts(&self) -> Result<Vec<Draft>, ApiError> {
         let now_ms = self.deps.clock.now_ms();
-        let open = self.with_window(crate::context::Window::open_calls).map_err(api_error)?;
+        let open = self.with_end(crate::context::Window::open_calls).map_err(api_error)?;
         let results = open.iter().map(|call| crate::session::branch::interrupted_result(call, now_ms));
         Ok(results.map(|result| Body::message(result).into()).collect())
     }

@@ -6,13 +6,14 @@ use futures_util::future::FutureExt;
 use kli_protocol::api::{
     Approvals, EventBody, ModelRef, PromptResult, RunError, RunErrorKind, RunOutcome, RunStop, ToolSnapshot,
 };
-use kli_protocol::record::{AssistantMessage, Block, Body, Message, TextBlock, ThinkingBlock, ToolResultMessage};
+use kli_protocol::record::{AssistantMessage, Body, Message, ToolResultMessage};
 use kli_protocol::{ApiError, ErrorKind};
 use serde_json::Value;
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
 use super::host::ActorHost;
+use super::partial::Partial;
 use super::prompts::Started;
 use super::write::Draft;
 use super::{Actor, Ix};
@@ -47,12 +48,6 @@ pub(super) struct Run {
     /// Nothing more is taken in: what is said from now on starts another run.
     pub closed: bool,
     waiters: Vec<oneshot::Sender<RunOutcome>>,
-}
-
-#[derive(Default)]
-pub(super) struct Partial {
-    pub message_id: Option<String>,
-    pub blocks: Vec<Block>,
 }
 
 /// How a run is to go.
@@ -109,8 +104,10 @@ impl Actor {
     }
 
     pub(super) fn run_ended(&mut self, outcome: Outcome) {
+        // Still of the run, before its end is told.
         let Some(run_id) = self.run.as_ref().map(|run| run.id.clone()) else { return };
         self.resolve_approvals_as_aborted(&run_id);
+        self.write_ended_shells();
         self.note_end(&run_id, &outcome);
         let Some(run) = self.run.take() else { return };
         let outcome = RunOutcome {
@@ -128,7 +125,6 @@ impl Actor {
             Some(run_id),
             EventBody::RunEnd { stop_reason: outcome.stop_reason, error: outcome.error.clone(), usage: outcome.usage },
         );
-        self.write_ended_shells();
         // What another program appended meanwhile lies beside the run's own branch.
         if run.tip != self.log.leaf() {
             self.refresh_branch();
@@ -142,7 +138,7 @@ impl Actor {
 
     /// A run that ended where a crash could have cut it off says so in the file, or it would be taken for that.
     fn note_end(&mut self, run_id: &str, outcome: &Outcome) {
-        if !self.with_window(Window::is_unfinished).unwrap_or_default() {
+        if !self.with_end(Window::is_unfinished).unwrap_or_default() {
             return;
         }
         let mark = RunMark { run_id: run_id.into(), stop_reason: Some(outcome.stop), error: outcome.error.clone() };
@@ -212,7 +208,7 @@ impl Actor {
     pub fn continue_run(&mut self) -> Result<Started, ApiError> {
         self.check_quiet()?;
         self.check_writable()?;
-        let answered = self.with_window(Window::is_answered).map_err(crate::session::api_error)?;
+        let answered = self.with_end(Window::is_answered).map_err(crate::session::api_error)?;
         if self.log.leaf().is_none() || (answered && !self.anything_queued()) {
             return Err(ApiError::new(ErrorKind::InvalidEntry, "There is nothing to continue: prompt it instead."));
         }
@@ -295,7 +291,7 @@ impl Actor {
             RunEvent::TurnStart => EventBody::TurnStart {},
             RunEvent::TurnEnd { usage } => EventBody::TurnEnd { usage, context: context.unwrap_or_default() },
             RunEvent::MessageStart { message_id } => {
-                run.partial = Partial { message_id: Some(message_id.clone()), blocks: vec![] };
+                run.partial = Partial::new(message_id.clone());
                 run.retrying = false;
                 EventBody::MessageStart { message_id }
             }
@@ -312,6 +308,7 @@ impl Actor {
                 EventBody::ThinkingDelta { message_id, index, delta }
             }
             RunEvent::ToolCall { index, id, name, delta } => {
+                run.partial.call(index, &id, &name, &delta);
                 EventBody::ToolCallDelta { message_id, index, tool_call_id: id, tool_name: name, delta }
             }
             RunEvent::Retry { attempt, max_attempts, delay_ms, reason } => {
@@ -372,24 +369,6 @@ impl Actor {
             run.tools.retain(|t| t.tool_call_id != call_id);
         }
         Ok(())
-    }
-}
-
-impl Partial {
-    fn text(&mut self, index: u32, delta: &str) {
-        match self.blocks.get_mut(index as usize) {
-            Some(Block::Text(block)) => block.text.push_str(delta),
-            _ => self.blocks.push(Block::Text(TextBlock { text: delta.to_owned(), text_signature: None })),
-        }
-    }
-
-    fn thinking(&mut self, index: u32, delta: &str) {
-        match self.blocks.get_mut(index as usize) {
-            Some(Block::Thinking(block)) => block.thinking.push_str(delta),
-            _ => {
-                self.blocks.push(Block::Thinking(ThinkingBlock { thinking: delta.to_owned(), ..Default::default() }));
-            }
-        }
     }
 }
 

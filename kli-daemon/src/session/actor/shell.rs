@@ -143,7 +143,7 @@ impl Actor {
             let body = Body::Message(MessageBody { message, idempotency_key: key.clone() });
             let written = self.append(vec![Draft { id: Some(entry_id.clone()), body }]);
             if written.is_ok() {
-                self.key_done(key, &entry_id);
+                self.key_done(key.as_deref());
             }
             let answer = match written {
                 Ok(_) if result.cancelled && result.exit_code.is_none() && self.was_aborted(&entry_id) => {

@@ -3,7 +3,8 @@
 use futures_util::future::FutureExt;
 use kli_protocol::ApiError;
 use kli_protocol::api::{
-    EventBody, GetContextParams, GetContextResult, RunSnapshot, SessionInfo, SessionState, Status, SubscribeParams,
+    EventBody, GetContextParams, GetContextResult, ModelInfo, ModelRef, RunSnapshot, SessionInfo, SessionState, Status,
+    SubscribeParams, Warning,
 };
 use kli_protocol::record::Entry;
 use serde_json::{Value, json};
@@ -42,25 +43,26 @@ pub fn shortened(entry: Entry) -> Entry {
 impl Actor {
     pub fn info(&self) -> SessionInfo {
         let mut info = info::session_info(self.log.facts(), *self.status.borrow());
-        if self.log.is_empty() {
-            info.name = self.opening.name.clone();
-            info.title = crate::store::title(info.name.as_deref(), None);
-        }
+        info.warnings.extend(self.project_warning());
         info
     }
 
     pub fn state(&self) -> SessionState {
+        let info = self.info();
+        let mut warnings = info.warnings.clone();
+        warnings.extend(branch::window_warnings(&self.log, self.tip()));
         SessionState {
-            info: self.info(),
+            info: SessionInfo { warnings, ..info },
             leaf_id: self.tip_id(),
             provider: self.branch.model.provider.clone(),
             model_id: self.branch.model.model_id.clone(),
             options: self.branch.options.clone(),
             mode: self.mode,
             trusted: self.deps.trust.is_trusted(std::path::Path::new(&self.work_dir())),
+            untrusted: self.deps.untrusted(std::path::Path::new(&self.work_dir())),
             interrupted: self.run.is_none()
                 && self.work.is_none()
-                && self.with_window(Window::is_unfinished).unwrap_or_default()
+                && self.with_end(Window::is_unfinished).unwrap_or_default()
                 && branch::was_cut_off(&self.log),
             queue: self.shown_queue(),
             pending_approvals: self.approvals.pending(),
@@ -85,13 +87,15 @@ impl Actor {
             true => self.branch.clone(),
             false => branch::settings(&self.log, end, self.branch.model.clone(), &self.opening.options),
         };
-        let shape = self.shape(&settings.model, settings.options)?;
+        // Also for a model that cannot be asked now: looking needs no key.
+        let model = self.model_info(&settings.model);
+        let setting = self.setting();
         let assembled = match end == self.tip() {
-            true => self.with_window(|window| branch::messages(window, &shape.model)),
-            false => branch::read(&self.log, end).map(|window| branch::messages(&window, &shape.model)),
+            true => self.with_window(|window| branch::messages(window, &model)),
+            false => branch::read(&self.log, end).map(|window| branch::messages(&window, &model)),
         }
         .map_err(crate::session::api_error)?;
-        let tokens = shape.tokens(&assembled);
+        let tokens = assembled.tokens(setting.overhead);
         let total = assembled.messages.len();
         let mut messages = vec![];
         let mut bytes = 0;
@@ -104,22 +108,50 @@ impl Actor {
         }
         let shown = start + messages.len();
         Ok(GetContextResult {
-            system_prompt: shape.system_prompt.to_string(),
-            tools: shape.descriptions.to_vec(),
+            system_prompt: setting.system_prompt.to_string(),
+            tools: setting.descriptions.to_vec(),
             messages,
             provider: settings.model.provider,
             model_id: settings.model.model_id,
-            options: shape.options,
+            options: settings.options,
             tokens,
             next_cursor: (shown < total).then(|| shown.to_string()),
         })
     }
 
     pub(super) fn context_use(&self) -> kli_protocol::api::ContextUse {
-        let model = self.deps.models().find(&self.branch.model.provider, &self.branch.model.model_id);
-        let model = model.map(|(model, _)| model).unwrap_or_default();
-        let tokens = self.with_window(|window| branch::tokens(window, &model)).unwrap_or_default();
-        branch::context_use(tokens, model.context_window)
+        let model = self.model_info(&self.branch.model);
+        let by_usage = self.with_end(|end| branch::messages(end, &model)).ok().filter(|end| end.anchor.is_some());
+        let whole = || self.with_window(|window| branch::messages(window, &model)).unwrap_or_default();
+        let assembled = by_usage.unwrap_or_else(whole);
+        // What a provider reported has system prompt and tools in it.
+        let overhead = if assembled.anchor.is_some() { 0 } else { self.setting().overhead };
+        branch::context_use(assembled.tokens(overhead), model.context_window)
+    }
+
+    /// What is known of a model, whether or not it can be asked.
+    fn model_info(&self, model: &ModelRef) -> Arc<ModelInfo> {
+        let models = self.deps.models();
+        if let Ok((info, _)) = models.find(&model.provider, &model.model_id) {
+            return info;
+        }
+        let listed = models.list().into_iter().find(|m| m.provider == model.provider && m.model_id == model.model_id);
+        Arc::new(listed.unwrap_or_else(|| ModelInfo {
+            provider: model.provider.clone(),
+            model_id: model.model_id.clone(),
+            ..ModelInfo::default()
+        }))
+    }
+
+    /// What is wrong with the project's own configuration.
+    fn project_warning(&self) -> Option<Warning> {
+        let work_dir = self.work_dir();
+        let (_, fault) = self.deps.settings_in(std::path::Path::new(&work_dir));
+        fault.or_else(|| {
+            let error = self.log.is_empty().then(|| self.project_model().err()).flatten()?;
+            let message = format!("The project's defaultModel cannot be used. {}", error.message);
+            Some(Warning { kind: "projectConfig".into(), message, path: None, offset: None })
+        })
     }
 
     /// The part of the branch that counts for its context.
@@ -128,13 +160,19 @@ impl Actor {
         cache.window(&self.log, self.tip()).map(look)
     }
 
+    /// At least the end of the branch, from the last reply on whose usage was reported.
+    pub(super) fn with_end<R>(&self, look: impl FnOnce(&Window) -> R) -> crate::store::Result<R> {
+        let mut cache = self.cache.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        cache.look_at_end(&self.log, self.tip(), look)
+    }
+
     /// A `snapshot` event at the last number.
     fn snapshot(&self) -> (u64, Arc<str>) {
         let seq = self.hub.last_seq();
         let run = self.run.as_ref().map(|run| RunSnapshot {
             run_id: run.id.clone(),
             message_id: run.partial.message_id.clone(),
-            content: run.partial.blocks.clone(),
+            content: run.partial.blocks(),
             tools: run.tools.clone(),
         });
         let body = EventBody::Snapshot { session: Box::new(self.state()), run };
@@ -182,21 +220,17 @@ impl Actor {
         self.publish(body);
     }
 
-    /// Writes the opening records at once, for a session that has its file from the start.
-    pub fn write_opening_now(&mut self) -> Result<(), ApiError> {
-        self.write_opening()
+    /// What those who follow it see may be another than before.
+    pub fn tell_reopened(&mut self) {
+        self.tell_info();
     }
 
-    /// The name of a session that nobody knows yet.
-    pub fn set_name_quietly(&mut self, name: &str) -> Result<(), ApiError> {
-        self.set_name(name)
-    }
-
-    /// Says good-bye, unless something goes on.
-    pub fn close_for_delete(&mut self) -> Result<(), ApiError> {
-        if self.run.is_some() || self.work.is_some() || !self.shells.is_empty() {
+    /// Deletes the session, unless something goes on; nothing can begin meanwhile.
+    pub fn delete(&mut self) -> Result<(), ApiError> {
+        if !self.is_quiet() {
             return Err(self.busy("abort what goes on, then delete it"));
         }
+        tokio::task::block_in_place(|| self.deps.store.delete(&self.id)).map_err(crate::session::api_error)?;
         self.publish(EventBody::SessionDeleted {});
         Ok(())
     }
@@ -205,9 +239,9 @@ impl Actor {
 impl Handle {
     /// Events from a snapshot on, or after a number.
     pub fn feed(&self, params: SubscribeParams) -> futures_util::stream::BoxStream<'static, Arc<str>> {
-        let mailbox = self.mailbox.downgrade();
+        let door = self.door.clone();
         let snapshot: Snapshotter = Arc::new(move || {
-            let mailbox = mailbox.upgrade();
+            let mailbox = door.mailbox();
             async move {
                 let (reply, answer) = tokio::sync::oneshot::channel();
                 let call = Box::new(move |actor: &mut Actor| {

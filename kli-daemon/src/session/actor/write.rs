@@ -210,12 +210,16 @@ impl Actor {
         bodies.into_iter().map(Draft::from).collect()
     }
 
-    /// Writes the opening records at once, for a session that has its file from the start.
-    pub(super) fn write_opening(&mut self) -> Result<(), ApiError> {
-        match self.log.is_empty() {
-            true => self.append(vec![]).map(|_| ()),
-            false => Ok(()),
-        }
+    /// Writes the opening records at once, for a session that has its file from the start; nobody knows it yet.
+    pub fn write_opening(&mut self) -> Result<(), ApiError> {
+        self.write(vec![]).map(|_| ())
+    }
+
+    /// Writes the name of a fork that nobody knows yet.
+    pub fn write_name(&mut self, name: Option<String>) -> Result<(), ApiError> {
+        let Some(name) = name else { return Ok(()) };
+        let record = SessionInfoRecord { name: Some(name), ..SessionInfoRecord::default() };
+        self.write(vec![Body::SessionInfo(record).into()]).map(|_| ())
     }
 }
 

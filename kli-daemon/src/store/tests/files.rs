@@ -14,6 +14,7 @@ fn session_files(dir: &Path) -> Vec<PathBuf> {
             true => session_files(&e.path()),
             false => vec![e.path()],
         })
+        .filter(|path| path.extension().is_some_and(|ending| ending == "jsonl"))
         .collect();
     files.sort();
     files
@@ -365,4 +366,58 @@ fn the_index_of_a_large_file_decides_nothing() {
     let log = rig.store.open("s1").unwrap();
     assert!(!log.read().from_idx);
     assert_eq!(log.records_after(None).count(), 41);
+}
+
+/// What a daemon must not do at the same time as another one: only one of two owners of a file gets it.
+#[test]
+fn of_twenty_that_open_a_file_at_once_one_has_it() {
+    let outside = tempfile::tempdir().unwrap();
+    let path = outside.path().join("trace.jsonl");
+    std::fs::write(&path, "{\"type\":\"session\",\"version\":3,\"id\":\"s\"}\n").unwrap();
+    let barrier = std::sync::Barrier::new(20);
+    let opened: Vec<_> = std::thread::scope(|scope| {
+        let open = || {
+            let store = Store::new(None, SETTINGS).unwrap();
+            barrier.wait();
+            let log = store.open_path(&path);
+            barrier.wait();
+            log.is_ok()
+        };
+        let all: Vec<_> = (0..20).map(|_| scope.spawn(open)).collect();
+        all.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    assert_eq!(opened.into_iter().filter(|opened| *opened).count(), 1);
+}
+
+/// Readers, forks and an appending actor side by side: each sees whole records only.
+#[test]
+fn readers_and_forks_go_along_with_appends() {
+    Rig::both(|rig| {
+        let log = rig.create("s");
+        put(&log, "00000000", None, user("x"));
+        std::thread::scope(|scope| {
+            let reader = || {
+                while log.end().0 < 300 {
+                    let leaf = log.leaf().unwrap();
+                    assert_eq!(log.up(Some(leaf)).count(), log.depth(leaf) as usize);
+                    log.record(leaf).unwrap();
+                }
+            };
+            let forker = || {
+                for n in 0..10 {
+                    let at = log.leaf().unwrap();
+                    let fork = rig.fork(&log, at, &format!("f{n}"));
+                    assert_eq!(fork.leaf(), Some(at));
+                    put(&fork, "fork", Some(&fork.id(at)), user("y"));
+                    assert_eq!(fork.up(fork.leaf()).count(), log.depth(at) as usize + 1);
+                }
+            };
+            scope.spawn(reader);
+            scope.spawn(forker);
+            for n in 1..300u32 {
+                put(&log, &format!("{n:08x}"), Some(&format!("{:08x}", n - 1)), user("x"));
+            }
+        });
+        assert_eq!(branch(&log).split(' ').count(), 300);
+    });
 }

@@ -43,8 +43,15 @@ struct World {
 
 impl World {
     fn new(rig: Rig) -> World {
-        let first = rig.create("s0");
-        World { rig, open: vec![first], current: 0, made: 0 }
+        let mut world = World { rig, open: Vec::new(), current: 0, made: 0 };
+        let first = world.rig.store.create(world.session("s0")).unwrap();
+        world.open.push(first);
+        world
+    }
+
+    /// All made at the same time: what is made again after a restart then looks the same.
+    fn session(&self, id: &str) -> NewSession {
+        NewSession { created_at_ms: 1_790_000_000_000, ..self.rig.new_session(id) }
     }
 
     fn log(&self) -> &Arc<Log> {
@@ -58,7 +65,7 @@ impl World {
 
     fn record(&mut self, parent: Option<String>, body: Body) -> Record {
         self.made += 1;
-        let id = if self.made % 5 == 0 { format!("id-{}", self.made) } else { format!("{:08x}", self.made) };
+        let id = if self.made.is_multiple_of(5) { format!("id-{}", self.made) } else { format!("{:08x}", self.made) };
         Record::new(id, parent, crate::clock::rfc3339(u64::from(self.made) * 1000), body)
     }
 
@@ -115,7 +122,8 @@ impl World {
                     && self.open.len() < 6
                 {
                     self.made += 1;
-                    let fork = self.rig.fork(&self.log().clone(), at, &format!("f{}", self.made));
+                    let new = self.session(&format!("f{}", self.made));
+                    let fork = self.rig.store.fork(self.log(), at, new).unwrap();
                     self.current = self.open.len();
                     self.open.push(fork);
                 }
@@ -140,11 +148,9 @@ impl World {
             self.rig.store = Store::new(Some(dir.path()), SETTINGS).unwrap();
         }
         for (id, empty) in all {
-            // Made in both, so that their clocks agree.
-            let new = empty.then(|| self.rig.new_session(&id));
-            let log = match new.filter(|_| self.rig.dir.is_some()) {
-                Some(new) => self.rig.store.create(new).unwrap(),
-                None => self.rig.store.open(&id).unwrap(),
+            let log = match empty && self.rig.dir.is_some() {
+                true => self.rig.store.create(self.session(&id)).unwrap(),
+                false => self.rig.store.open(&id).unwrap(),
             };
             self.open.push(log);
         }
@@ -228,9 +234,7 @@ proptest! {
             std::iter::once(0).chain(bytes.iter().enumerate().filter(|(_, b)| **b == b'\n').map(|(at, _)| at + 1)).collect();
         let (start, end) = (starts[which], starts[which + 1] - 1);
         let with = if with == b'\n' { 0 } else { with };
-        for at in (start + from).min(end - 1)..(start + from + len).min(end) {
-            bytes[at] = with;
-        }
+        bytes[(start + from).min(end - 1)..(start + from + len).min(end)].fill(with);
         std::fs::write(&path, &bytes).unwrap();
         rig.store = Store::new(Some(rig.path()), SETTINGS).unwrap();
         let log = rig.store.open("s").unwrap();

@@ -143,7 +143,7 @@ fn two_files_with_one_id() {
     }
     let owner = rig.path().canonicalize().unwrap().join("b_s.jsonl");
     let (sessions, unreadable) = rig.store.list(&Filter::default());
-    assert_eq!(sessions.into_iter().map(|f| f.path.unwrap()).collect::<Vec<_>>(), [owner.clone()]);
+    assert_eq!(sessions.into_iter().map(|f| f.path.unwrap()).collect::<Vec<_>>(), std::slice::from_ref(&owner));
     let right = format!("same id as {}", owner.display());
     assert!(unreadable.len() == 2 && unreadable.iter().all(|u| u.reason == right), "{unreadable:?}");
 }
@@ -182,19 +182,48 @@ fn deletion_keeps_what_forks_need() {
 #[test]
 fn the_session_last_used_survives_a_restart() {
     let mut rig = Rig::file();
+    let last = |rig: &Rig, dir: &str| {
+        rig.store.last(dir).unwrap().map(|used| match used {
+            LastUsed::Id(id) => id,
+            LastUsed::Path(path) => path.file_name().unwrap().to_str().unwrap().to_owned(),
+        })
+    };
     let (old, new) = (rig.create("old"), rig.create("new"));
     at(&old, "u1", "2026-01-01T00:00:00.000Z", user("x"));
     at(&new, "u1", "2026-01-02T00:00:00.000Z", user("x"));
-    assert_eq!(rig.store.last("/tmp/w").unwrap().as_deref(), Some("new"), "nothing on record: the newest");
+    assert_eq!(last(&rig, "/tmp/w").as_deref(), Some("new"), "nothing on record: the newest");
     rig.store.set_last(&new);
     rig.store.set_last(&old);
     let empty = rig.create("empty");
     rig.store.set_last(&empty);
-    assert_eq!(rig.store.last("/tmp/w").unwrap().as_deref(), Some("old"), "a never-written one is passed over");
-    assert_eq!(rig.store.last("/tmp/other").unwrap(), None);
+    assert_eq!(last(&rig, "/tmp/w").as_deref(), Some("old"), "a never-written one is passed over");
+    assert_eq!(last(&rig, "/tmp/other"), None);
     drop((old, empty));
     let new = rig.reopened(new);
-    assert_eq!(rig.store.last("/tmp/w").unwrap().as_deref(), Some("old"));
+    assert_eq!(last(&rig, "/tmp/w").as_deref(), Some("old"));
+    // Opened by its path, elsewhere.
+    let elsewhere = tempfile::tempdir().unwrap();
+    let path = elsewhere.path().join("out.jsonl");
+    std::fs::write(
+        &path,
+        "{\"type\":\"session\",\"version\":3,\"id\":\"out\",\"timestamp\":\"2026-01-01T00:00:00.000Z\",\"cwd\":\"/tmp/w\"}\n\
+         {\"type\":\"custom\",\"id\":\"c1\",\"parentId\":null,\"timestamp\":\"2026-01-01T00:00:00.000Z\"}\n",
+    )
+    .unwrap();
+    let out = rig.store.open_path(&path).unwrap();
+    rig.store.set_last(&out);
+    assert_eq!(last(&rig, "/tmp/w").as_deref(), Some("out"), "while it is open");
+    drop(out);
+    let new = rig.reopened(new);
+    assert_eq!(last(&rig, "/tmp/w").as_deref(), Some("out.jsonl"), "and after a restart, by its path");
+    let out = rig.store.open_path(&path).unwrap();
+    let moved = SessionInfoRecord { work_dir: Some("/tmp/new".into()), ..Default::default() };
+    at(&out, "i1", "2026-01-03T00:00:00.000Z", Body::SessionInfo(moved));
+    assert_eq!(last(&rig, "/tmp/w").as_deref(), Some("old"), "it was given another directory");
+    rig.store.set_last(&out);
+    drop(out);
+    assert_eq!(last(&rig, "/tmp/new").as_deref(), Some("out.jsonl"));
+    assert_eq!(last(&rig, "/tmp/w").as_deref(), Some("old"));
     let old = rig.store.open("old").unwrap();
     at(
         &old,
@@ -202,13 +231,13 @@ fn the_session_last_used_survives_a_restart() {
         "2026-01-03T00:00:00.000Z",
         Body::SessionInfo(SessionInfoRecord { archived: Some(true), ..Default::default() }),
     );
-    assert_eq!(rig.store.last("/tmp/w").unwrap().as_deref(), Some("new"), "archived");
+    assert_eq!(last(&rig, "/tmp/w").as_deref(), Some("new"), "archived");
     let path = new.path().unwrap();
     drop((old, new));
     std::fs::write(&path, "?").unwrap();
     assert!(matches!(rig.store.last("/tmp/w"), Err(StoreError::Corrupt { .. })), "never silently another");
     std::fs::remove_file(&path).unwrap();
-    assert_eq!(rig.store.last("/tmp/w").unwrap(), None);
+    assert_eq!(last(&rig, "/tmp/w"), None);
 }
 
 /// A session file with a prompt, `middle`, and a last prompt.
