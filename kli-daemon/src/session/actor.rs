@@ -51,6 +51,8 @@ pub(super) enum Message {
     Stop(oneshot::Sender<()>),
     /// Ends the actor, unless it is needed: then the sender is dropped.
     Unload(oneshot::Sender<Box<Kept>>),
+    /// The same, for a session that is opened anew at once: what waits to be said goes with it.
+    Reopen(oneshot::Sender<Box<Kept>>),
 }
 
 /// What a session that has no record yet will be opened with.
@@ -115,6 +117,7 @@ pub(super) fn spawn(log: Arc<Log>, deps: Arc<Deps>, opening: Opening, kept: Kept
         Arc::new(Hub::new(last, deps.settings().max_subscriber_bytes))
     });
     let (mailbox, inbox) = mpsc::channel(MAILBOX);
+    hub.set_snapshotter(state::snapshotter(mailbox.downgrade()));
     let (status, watched) = watch::channel(Status::Idle);
     log.set_opening_name(opening.name.clone());
     let facts = log.facts();
@@ -133,7 +136,7 @@ pub(super) fn spawn(log: Arc<Log>, deps: Arc<Deps>, opening: Opening, kept: Kept
         mode: Mode::default(),
         env: kept.env,
         jobs: kept.jobs,
-        queue: prompts::Waiting::default(),
+        queue: kept.queue,
         run: None,
         work: None,
         auto: kept.auto.unwrap_or_default(),
@@ -167,7 +170,11 @@ impl Actor {
                     let _ = reply.send(Box::new(self.into_kept()));
                     return;
                 }
-                Message::Unload(_) => {}
+                Message::Reopen(reply) if self.is_quiet() && self.stopping.is_none() => {
+                    let _ = reply.send(Box::new(self.into_kept()));
+                    return;
+                }
+                Message::Unload(_) | Message::Reopen(_) => {}
             }
             if self.stopping.is_some() && self.is_quiet() {
                 break;

@@ -259,6 +259,12 @@ impl Log {
         self.home == Home::Dir && self.read().place.as_ref().is_some_and(|place| place.path.is_some())
     }
 
+    /// Whether opening it anew may make it writable: its file changed behind our back, or its base is missing.
+    pub fn may_heal(&self) -> bool {
+        let state = self.read();
+        state.read_only.is_some() && !state.newer
+    }
+
     /// Where the next entry attaches; none: before the first.
     pub fn leaf(&self) -> Option<Ix> {
         self.read().index.leaf()
@@ -490,9 +496,16 @@ impl Log {
         self.forked.store(true, Ordering::Release);
     }
 
-    /// Nothing is written to it any more.
+    /// Nothing is written to it any more; what was forked from it still reads it.
     pub(super) fn close(&self, reason: &str) {
-        self.write().read_only.get_or_insert_with(|| reason.to_owned());
+        let place = {
+            let mut state = self.write();
+            state.read_only.get_or_insert_with(|| reason.to_owned());
+            state.place.clone()
+        };
+        if let Some(place) = place {
+            place.medium.unlock();
+        }
     }
 }
 

@@ -148,6 +148,20 @@ impl Store {
         self.load(&path, if home == Home::Dir { Locking::None } else { Locking::Own })
     }
 
+    /// Anew, from what its file holds now. The caller has ended whoever wrote to it; forks go on with what they saw.
+    pub fn reopen(self: &Arc<Self>, log: &Arc<Log>) -> Result<Arc<Log>> {
+        let is_it = |slot: &Slot| std::ptr::eq(lock(&slot.log).as_ptr(), Arc::as_ptr(log));
+        lock(&self.slots).retain(|_, slot| !is_it(slot));
+        let place = log.read().place.clone();
+        if let Some(place) = &place {
+            place.medium.unlock();
+        }
+        match (log.home, place.and_then(|place| place.path)) {
+            (Home::Outside, Some(path)) => self.open_path(&path),
+            _ => self.open(&log.id),
+        }
+    }
+
     /// A file to read from only: not locked, so that it may be open elsewhere.
     pub(super) fn peek(self: &Arc<Self>, path: &Path) -> Result<Arc<Log>> {
         let path = path.canonicalize().map_err(|_| StoreError::SessionNotFound(path.display().to_string()))?;

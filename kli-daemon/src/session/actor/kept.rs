@@ -8,7 +8,7 @@ use kli_protocol::api::RunOutcome;
 
 use super::Actor;
 use super::approvals::Approvals;
-use super::prompts::Keys;
+use super::prompts::{Keys, Waiting};
 use crate::compaction::Auto;
 use crate::session::hub::Hub;
 use crate::tool::jobs::Jobs;
@@ -21,6 +21,7 @@ pub struct Kept {
     /// None: as the configuration says.
     pub(super) auto: Option<Auto>,
     pub(super) jobs: Arc<Jobs>,
+    pub(super) queue: Waiting,
     pub(super) finished: VecDeque<(String, RunOutcome)>,
     pub(super) approvals: Approvals,
     pub(super) keys: Keys,
@@ -35,6 +36,7 @@ impl Kept {
             hub: None,
             auto: None,
             jobs: Arc::default(),
+            queue: Waiting::default(),
             finished: VecDeque::new(),
             approvals: Approvals::default(),
             keys: Keys::default(),
@@ -73,6 +75,7 @@ impl Actor {
             hub: Some(self.hub),
             auto: Some(self.auto),
             jobs: self.jobs,
+            queue: self.queue,
             finished: self.finished,
             approvals: self.approvals,
             keys: self.keys,

@@ -9,6 +9,7 @@ use kli_protocol::api::{
 use kli_protocol::record::Entry;
 use serde_json::{Value, json};
 use std::sync::Arc;
+use tokio::sync::{mpsc, oneshot};
 
 use super::{Actor, Message};
 use crate::context::Window;
@@ -234,19 +235,22 @@ impl Actor {
 impl Handle {
     /// Events from a snapshot on, or after a number.
     pub fn feed(&self, params: SubscribeParams) -> futures_util::stream::BoxStream<'static, Arc<str>> {
-        let mailbox = self.mailbox.downgrade();
-        let snapshot: Snapshotter = Arc::new(move || {
-            let mailbox = mailbox.upgrade();
-            async move {
-                let (reply, answer) = tokio::sync::oneshot::channel();
-                let call = Box::new(move |actor: &mut Actor| {
-                    let _ = reply.send(actor.snapshot());
-                });
-                mailbox?.send(Message::Call(call)).await.ok()?;
-                answer.await.ok()
-            }
-            .boxed()
-        });
-        self.hub.feed(Spec { after: params.after, types: params.types }, snapshot)
+        self.hub.feed(Spec { after: params.after, types: params.types })
     }
+}
+
+/// Snapshots as the actor behind a mailbox makes them, as long as it is there.
+pub(super) fn snapshotter(mailbox: mpsc::WeakSender<Message>) -> Snapshotter {
+    Arc::new(move || {
+        let mailbox = mailbox.upgrade();
+        async move {
+            let (reply, answer) = oneshot::channel();
+            let call = Box::new(move |actor: &mut Actor| {
+                let _ = reply.send(actor.snapshot());
+            });
+            mailbox?.send(Message::Call(call)).await.ok()?;
+            answer.await.ok()
+        }
+        .boxed()
+    })
 }

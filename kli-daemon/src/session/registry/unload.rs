@@ -9,11 +9,13 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use kli_protocol::ApiError;
 use kli_protocol::api::Status;
 use tokio::sync::oneshot;
 
-use super::{Registry, Slot};
-use crate::session::actor::{Kept, Message};
+use super::{Registry, Slot, blocking};
+use crate::session::actor::{Kept, Message, Opening};
+use crate::session::api_error;
 use crate::session::handle::Handle;
 
 /// Events of unloaded sessions, together. Beyond it those of the longest unloaded go; who wants them later gets what
@@ -116,13 +118,60 @@ impl Registry {
             }
         });
         let unloaded = stays.await.err().unwrap_or_default();
+        self.sweep(id, &slot);
+        unloaded
+    }
+
+    /// A session whose file changed behind our back is read-only until somebody opens it: then what the file holds
+    /// now is read. One that does not mend stays as it is.
+    pub async fn healed(&self, handle: Handle) -> Result<Handle, ApiError> {
+        if !handle.log.may_heal() {
+            return Ok(handle);
+        }
+        let slot = Slot::default();
+        let opened = slot.get_or_try_init(|| async {
+            {
+                let mut map = self.map();
+                match map.get_mut(handle.id.as_ref()) {
+                    Some(there) if there.get().is_some_and(|h| h.mailbox.same_channel(&handle.mailbox)) => {
+                        *there = slot.clone();
+                    }
+                    // Another call was first.
+                    _ => return Err(None),
+                }
+            }
+            let (reply, answer) = oneshot::channel();
+            if handle.mailbox.send(Message::Reopen(reply)).await.is_err() {
+                return Err(None);
+            }
+            let Ok(kept) = answer.await else { return Ok(handle.clone()) };
+            let (store, old) = (self.deps.store.clone(), handle.log.clone());
+            let opened = blocking(move || store.reopen(&old)).await;
+            match opened.and_then(|log| log.map_err(api_error)) {
+                Ok(log) => Ok(self.spawn(log, Opening::default(), *kept)),
+                Err(error) => {
+                    self.unloaded.put(&handle.id, *kept);
+                    Err(Some(error))
+                }
+            }
+        });
+        let opened = opened.await.cloned();
+        self.sweep(&handle.id, &slot);
+        match opened {
+            Ok(handle) => Ok(handle.touched()),
+            Err(Some(error)) => Err(error),
+            Err(None) => self.open_id(&handle.id).await,
+        }
+    }
+
+    /// Takes an empty slot away that nobody waits for.
+    fn sweep(&self, id: &str, slot: &Slot) {
         let mut map = self.map();
         // Others came by it only under this lock, so that the count is true: the map's and ours.
-        let unwanted = map.get(id).is_some_and(|there| Arc::ptr_eq(there, &slot)) && Arc::strong_count(&slot) == 2;
+        let unwanted = map.get(id).is_some_and(|there| Arc::ptr_eq(there, slot)) && Arc::strong_count(slot) == 2;
         if unwanted && slot.get().is_none() {
             map.remove(id);
         }
-        unloaded
     }
 
     /// Takes a session out of its slot that nobody holds and nobody asked for since the last round.

@@ -185,7 +185,7 @@ fn runs(log: &Log, outline: &Outline, leaf: Option<Ix>, inside: &Inside, stands:
             *count = count.saturating_add(1);
         }
     }
-    let mut alone: Vec<bool> = below.into_iter().map(|count| count > 1).collect();
+    let mut alone: Vec<bool> = below.iter().map(|count| *count > 1).collect();
     let marked = log.labels().into_iter().map(|(ix, _)| ix).chain(leaf);
     for place in marked.filter_map(|ix| outline.place(ix)) {
         if let Some(flag) = alone.get_mut(place as usize) {
@@ -198,7 +198,10 @@ fn runs(log: &Log, outline: &Outline, leaf: Option<Ix>, inside: &Inside, stands:
     let mut runs: Vec<Shown> = vec![];
     for (place, spot) in outline.entries().filter(|(place, _)| inside.has(*place)) {
         let ix = outline.ix(place);
-        let first = taken.get_mut(spot.parent as usize).is_some_and(|taken| !std::mem::replace(taken, true));
+        // An odd entry leaves its parent's run to one that is none.
+        let odd = spot.kind == Kind::Unknown && has_children.get(place as usize) != Some(&true);
+        let may = !odd || below.get(spot.parent as usize) == Some(&0);
+        let first = may && taken.get_mut(spot.parent as usize).is_some_and(|taken| !std::mem::replace(taken, true));
         let goes_on = first && !is_alone(place) && !is_alone(spot.parent);
         let open = stands.get(spot.parent as usize).filter(|_| goes_on);
         let number = match open.and_then(|number| runs.get_mut(*number as usize)) {
