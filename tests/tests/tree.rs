@@ -446,8 +446,8 @@ fn views_of_an_odd_tree() {
         (json!({ "view": "labelled" }), "u2 u2<->"),
         (
             json!({ "view": "branches" }),
-            "m m..a1(3)<->o1,u2 o1..o1(1)<m> u2..u2(1)<m>a2 a2..a2(1)<u2>o2,late \
-             o2..o2(1)<a2>u3 u3..u3(1)<o2> late..early(2)<a2>",
+            "m m..a1(3)<->o1,u2 o1..o1(1)<m> u2..u2(1)<m>a2 a2..a2(1)<u2>o2,late o2..o2(1)<a2>u3 u3..u3(1)<o2> \
+             late..early(2)<a2>",
         ),
         (json!({ "rootId": "a2" }), "a2 early<late> a2<u2>o2,late o2<a2>u3 u3<o2> late<a2>early"),
         (json!({ "rootId": "a2", "view": "prompts" }), "a2 u3<-> late<->"),

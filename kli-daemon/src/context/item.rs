@@ -162,6 +162,11 @@ impl Item {
         }
     }
 
+    /// A compaction whose summary stands in for what came before.
+    pub fn is_boundary(&self) -> bool {
+        self.summary().is_some()
+    }
+
     /// The assistant message for a model that did not write it: no thinking, no signatures. None: nothing is left.
     pub(super) fn for_other_model(&self) -> Option<&Arc<Message>> {
         self.foreign

@@ -216,6 +216,12 @@ impl Window {
     }
 }
 
+/// What is wrong with the boundary of the compaction that counts; `above` says whether an entry of that id lies above
+/// it on its branch.
+pub fn boundary_warning(compaction: &Item, mut above: impl FnMut(&str) -> bool) -> Option<Warning> {
+    kept_above(compaction, compaction.summary()?, &[], &mut above).err()
+}
+
 /// The boundary above a compaction; none: it keeps nothing.
 fn kept_above(
     item: &Item,

@@ -184,8 +184,6 @@ impl Exchange {
         let url = format!("{}{}", self.endpoint.base_url, call.path);
         let timeouts = self.endpoint.timeouts;
         let client = self.clients.for_url(&url, timeouts.connect)?;
-        let body = serde_json::to_vec(&call.body)
-            .map_err(|e| Failure::fatal(RunErrorKind::Internal, format!("The request could not be written: {e}.")))?;
         let mut builder = client
             .post(&url)
             .header("content-type", "application/json")
@@ -204,7 +202,7 @@ impl Exchange {
             builder = builder.header(name, value);
         }
         let deadline = Instant::now() + timeouts.idle;
-        let response = match tokio::time::timeout_at(deadline, builder.body(body).send()).await {
+        let response = match tokio::time::timeout_at(deadline, builder.body(call.body).send()).await {
             Ok(Ok(response)) => response,
             Ok(Err(e)) => return Err(fault::of_transport(&e, &self.endpoint.base_url)),
             Err(_) => return Err(fault::silence(timeouts.idle)),

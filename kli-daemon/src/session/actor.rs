@@ -8,6 +8,7 @@ mod compacting;
 mod edits;
 mod forks;
 mod host;
+mod instructions;
 mod kept;
 mod navigate;
 mod partial;
@@ -36,7 +37,7 @@ pub use shell::ShellOrder;
 pub use state::{WHOLE_ENTRY, shortened};
 
 use super::branch::{BranchSettings, Cache};
-use super::handle::{Handle, MAILBOX};
+use super::handle::{Door, Handle, MAILBOX};
 use super::hub::Hub;
 use super::{Deps, Settings};
 use crate::compaction::Auto;
@@ -51,7 +52,7 @@ pub(super) enum Message {
     Stop(oneshot::Sender<()>),
     /// Ends the actor, unless it is needed: then the sender is dropped.
     Unload(oneshot::Sender<Box<Kept>>),
-    /// The same, for a session that is opened anew at once: what waits to be said goes with it.
+    /// As `Unload`, where the file need not bring it back as it was: it is read anew.
     Reopen(oneshot::Sender<Box<Kept>>),
 }
 
@@ -72,6 +73,8 @@ pub struct Actor {
     /// Milestone events on disk, once the session has a file.
     events: Option<EventLog>,
     me: mpsc::WeakSender<Message>,
+    /// For those who follow it, also when it is opened anew.
+    door: Arc<Door>,
     status: watch::Sender<Status>,
     opening: Opening,
     /// Model and options of the branch that the next entry goes on.
@@ -96,6 +99,8 @@ pub struct Actor {
     /// Messages of the branch, read before: a turn reads only what is new.
     /// Shared with the run, which assembles its requests beside the actor; a mutex, since both look at it.
     cache: Arc<Mutex<Cache>>,
+    /// System prompt and tools as last sent.
+    instructions: Option<Arc<instructions::Instructions>>,
     stopping: Option<oneshot::Sender<()>>,
     /// Of the system prompt: the day on which the session was opened, the same until it is closed, so that
     /// midnight does not cost a provider's cache.
@@ -117,7 +122,8 @@ pub(super) fn spawn(log: Arc<Log>, deps: Arc<Deps>, opening: Opening, kept: Kept
         Arc::new(Hub::new(last, deps.settings().max_subscriber_bytes))
     });
     let (mailbox, inbox) = mpsc::channel(MAILBOX);
-    hub.set_snapshotter(state::snapshotter(mailbox.downgrade()));
+    let door = kept.door.unwrap_or_default();
+    door.lead_to(&mailbox);
     let (status, watched) = watch::channel(Status::Idle);
     log.set_opening_name(opening.name.clone());
     let facts = log.facts();
@@ -130,13 +136,14 @@ pub(super) fn spawn(log: Arc<Log>, deps: Arc<Deps>, opening: Opening, kept: Kept
         deps,
         events,
         me: mailbox.downgrade(),
+        door: door.clone(),
         status,
         opening,
         branch: BranchSettings::default(),
         mode: Mode::default(),
         env: kept.env,
         jobs: kept.jobs,
-        queue: kept.queue,
+        queue: prompts::Waiting::default(),
         run: None,
         work: None,
         auto: kept.auto.unwrap_or_default(),
@@ -146,6 +153,7 @@ pub(super) fn spawn(log: Arc<Log>, deps: Arc<Deps>, opening: Opening, kept: Kept
         shells: vec![],
         aborted_shells: vec![],
         cache: Arc::default(),
+        instructions: None,
         stopping: None,
         date: kept.date.unwrap_or(today),
         title: facts.first_prompt.as_deref().map(|prompt| crate::store::title(None, Some(prompt))),
@@ -153,7 +161,7 @@ pub(super) fn spawn(log: Arc<Log>, deps: Arc<Deps>, opening: Opening, kept: Kept
     actor.mode = actor.mode_said();
     actor.refresh_branch();
     tokio::spawn(actor.live(inbox));
-    Handle { id, log, hub, status: watched, mailbox, used: Arc::new(AtomicBool::new(true)) }
+    Handle { id, log, hub, status: watched, mailbox, door, used: Arc::new(AtomicBool::new(true)) }
 }
 
 impl Actor {
@@ -170,7 +178,7 @@ impl Actor {
                     let _ = reply.send(Box::new(self.into_kept()));
                     return;
                 }
-                Message::Reopen(reply) if self.is_quiet() && self.stopping.is_none() => {
+                Message::Reopen(reply) if self.is_quiet() && self.queue.is_empty() && self.stopping.is_none() => {
                     let _ = reply.send(Box::new(self.into_kept()));
                     return;
                 }

@@ -43,8 +43,6 @@ pub struct Hub {
     /// The last number given; closed when the session goes.
     last: watch::Sender<u64>,
     max_bytes: usize,
-    /// Of the session's actor, which may be another one later. None: the hub of all sessions.
-    snapshotter: Mutex<Option<Snapshotter>>,
 }
 
 /// What a subscriber asked for.
@@ -64,17 +62,7 @@ impl Hub {
             ring: Mutex::new(Ring { events: VecDeque::new(), bytes: 0, floor: last, last }),
             last: watch::Sender::new(last),
             max_bytes,
-            snapshotter: Mutex::default(),
         }
-    }
-
-    /// Who makes snapshots from now on.
-    pub fn set_snapshotter(&self, snapshotter: Snapshotter) {
-        *self.snapshotter.lock().unwrap_or_else(PoisonError::into_inner) = Some(snapshotter);
-    }
-
-    fn snapshotter(&self) -> Option<Snapshotter> {
-        self.snapshotter.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     fn ring(&self) -> MutexGuard<'_, Ring> {
@@ -147,7 +135,7 @@ impl Hub {
     }
 
     /// The events of a session: from a snapshot on, or after a number.
-    pub fn feed(self: &Arc<Self>, spec: Spec) -> BoxStream<'static, Arc<str>> {
+    pub fn feed(self: &Arc<Self>, spec: Spec, snapshot: Snapshotter) -> BoxStream<'static, Arc<str>> {
         let start = match spec.after {
             Some(after) if self.reaches_back_to(after) => Start::After(after),
             _ => Start::Snapshot,
@@ -156,7 +144,7 @@ impl Hub {
             hub: self.clone(),
             seen: self.last.subscribe(),
             types: spec.types,
-            snapshots: true,
+            snapshot: Some(snapshot),
             cursor: 0,
             start: Some(start),
             next: None,
@@ -170,7 +158,7 @@ impl Hub {
             hub: self.clone(),
             seen: self.last.subscribe(),
             types,
-            snapshots: false,
+            snapshot: None,
             cursor: self.last_seq(),
             start: None,
             next: None,
@@ -218,8 +206,8 @@ struct Reader {
     hub: Arc<Hub>,
     seen: watch::Receiver<u64>,
     types: Option<Vec<String>>,
-    /// False: lost events are only said to be lost.
-    snapshots: bool,
+    /// None: lost events are only said to be lost.
+    snapshot: Option<Snapshotter>,
     /// The last event that was given.
     cursor: u64,
     start: Option<Start>,
@@ -263,17 +251,16 @@ impl Reader {
     }
 
     async fn take_snapshot(&mut self) -> Option<Arc<str>> {
-        let snapshot = self.hub.snapshotter()?;
-        let (seq, text) = snapshot().await?;
+        let (seq, text) = (self.snapshot.as_ref()?)().await?;
         self.cursor = seq;
         Some(text)
     }
 
     async fn lagged(&mut self) -> Option<Arc<str>> {
         let before = self.cursor;
-        let snapshot = match self.snapshots {
-            true => Some(self.take_snapshot().await?),
-            false => {
+        let snapshot = match &self.snapshot {
+            Some(_) => Some(self.take_snapshot().await?),
+            None => {
                 self.cursor = self.hub.ring().floor;
                 None
             }
@@ -329,15 +316,15 @@ mod tests {
         Event { seq: None, session_id: Some("s".into()), time: "t".into(), run_id: None, body }
     }
 
-    fn hub_with_snapshot(max: usize) -> Arc<Hub> {
+    fn hub_with_snapshot(max: usize) -> (Arc<Hub>, Snapshotter) {
         let hub = Arc::new(Hub::new(0, max));
-        let of = Arc::downgrade(&hub);
-        hub.set_snapshotter(Arc::new(move || {
-            let seq = of.upgrade().map_or(0, |hub| hub.last_seq());
+        let of = hub.clone();
+        let snapshot: Snapshotter = Arc::new(move || {
+            let seq = of.last_seq();
             let text = unnumbered(seq, "s", "t".into(), EventBody::Lagged {}).replace("lagged", "snapshot");
             async move { Some((seq, Arc::from(text))) }.boxed()
-        }));
-        hub
+        });
+        (hub, snapshot)
     }
 
     fn ready(feed: &mut BoxStream<'static, Arc<str>>) -> Vec<(String, u64)> {
@@ -351,28 +338,28 @@ mod tests {
 
     #[test]
     fn a_snapshot_and_all_after_it() {
-        let hub = hub_with_snapshot(1 << 20);
+        let (hub, snapshot) = hub_with_snapshot(1 << 20);
         hub.publish(&mut event(1));
-        let mut feed = hub.feed(Spec { after: None, types: None });
+        let mut feed = hub.feed(Spec { after: None, types: None }, snapshot.clone());
         hub.publish(&mut event(2));
         assert_eq!(ready(&mut feed), [("snapshot".into(), 2)]);
         hub.publish(&mut event(3));
         assert_eq!(ready(&mut feed), [("textDelta".into(), 3)]);
-        let mut replay = hub.feed(Spec { after: Some(1), types: None });
+        let mut replay = hub.feed(Spec { after: Some(1), types: None }, snapshot);
         assert_eq!(ready(&mut replay), [("textDelta".into(), 2), ("textDelta".into(), 3)]);
     }
 
     #[test]
     fn a_number_that_was_never_given_gets_a_snapshot() {
-        let hub = hub_with_snapshot(1 << 20);
-        let mut feed = hub.feed(Spec { after: Some(7), types: None });
+        let (hub, snapshot) = hub_with_snapshot(1 << 20);
+        let mut feed = hub.feed(Spec { after: Some(7), types: None }, snapshot);
         assert_eq!(ready(&mut feed), [("snapshot".into(), 0)]);
     }
 
     #[test]
     fn one_who_does_not_read_is_told_and_gets_a_snapshot() {
-        let hub = hub_with_snapshot(1000);
-        let mut feed = hub.feed(Spec { after: None, types: None });
+        let (hub, snapshot) = hub_with_snapshot(1000);
+        let mut feed = hub.feed(Spec { after: None, types: None }, snapshot);
         assert_eq!(ready(&mut feed).len(), 1);
         for n in 0..3000 {
             hub.publish(&mut event(n));
@@ -384,8 +371,8 @@ mod tests {
 
     #[test]
     fn types_hide_events_but_use_up_numbers() {
-        let hub = hub_with_snapshot(1 << 20);
-        let mut feed = hub.feed(Spec { after: None, types: Some(vec!["turnStart".into()]) });
+        let (hub, snapshot) = hub_with_snapshot(1 << 20);
+        let mut feed = hub.feed(Spec { after: None, types: Some(vec!["turnStart".into()]) }, snapshot);
         assert_eq!(ready(&mut feed).len(), 1);
         hub.publish(&mut event(1));
         let mut turn = event(2);

@@ -24,6 +24,8 @@ pub struct Disk {
 pub enum Locking {
     None,
     Own,
+    /// Read beside whoever has it: not as the session that it is.
+    Apart,
 }
 
 impl Disk {
@@ -89,7 +91,7 @@ impl Disk {
 }
 
 fn lock(path: &Path, file: &File, locking: Locking) -> Result<Option<File>> {
-    if locking == Locking::None {
+    if locking != Locking::Own {
         return Ok(None);
     }
     let failed = |source| StoreError::Io { act: format!("cannot lock {}", path.display()), source };

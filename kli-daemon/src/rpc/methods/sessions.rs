@@ -87,7 +87,7 @@ async fn open(context: &Context, caller: &Caller, params: OpenSessionParams) -> 
         (None, Some(path)) => context.registry.open_path(&session::absolute(path)?).await?,
         _ => return Err(ApiError::invalid_params("give either `sessionId` or `path`")),
     };
-    let handle = context.registry.healed(handle).await?;
+    let handle = context.registry.opened(handle).await?;
     let pending = handle
         .send(move |actor| {
             if let Some(work_dir) = rebind {

@@ -208,7 +208,7 @@ impl Actor {
         let shape = self.shape(model, self.branch.options.clone())?;
         let by = self.summarizer_of(&shape);
         let window = self.with_window(Window::clone).map_err(api_error)?;
-        Ok(match Stretch::of(window, shape.setting.overhead(), &by.budget) {
+        Ok(match Stretch::of(window, shape.setting.overhead, &by.budget) {
             Some(stretch) => Ok(CompactionJob { stretch, by }),
             None => Err(by),
         })

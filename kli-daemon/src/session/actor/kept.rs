@@ -8,20 +8,21 @@ use kli_protocol::api::RunOutcome;
 
 use super::Actor;
 use super::approvals::Approvals;
-use super::prompts::{Keys, Waiting};
+use super::prompts::Keys;
 use crate::compaction::Auto;
+use crate::session::handle::Door;
 use crate::session::hub::Hub;
 use crate::tool::jobs::Jobs;
 
 /// Handed from a session's actor to the next one.
 pub struct Kept {
     pub(super) env: Arc<BTreeMap<String, String>>,
+    pub(super) door: Option<Arc<Door>>,
     /// None: not opened before by this daemon.
     pub(super) hub: Option<Arc<Hub>>,
     /// None: as the configuration says.
     pub(super) auto: Option<Auto>,
     pub(super) jobs: Arc<Jobs>,
-    pub(super) queue: Waiting,
     pub(super) finished: VecDeque<(String, RunOutcome)>,
     pub(super) approvals: Approvals,
     pub(super) keys: Keys,
@@ -33,10 +34,10 @@ impl Kept {
     pub fn new(env: BTreeMap<String, String>) -> Kept {
         Kept {
             env: Arc::new(env),
+            door: None,
             hub: None,
             auto: None,
             jobs: Arc::default(),
-            queue: Waiting::default(),
             finished: VecDeque::new(),
             approvals: Approvals::default(),
             keys: Keys::default(),
@@ -72,10 +73,10 @@ impl Actor {
         self.hub.shrink();
         Kept {
             env: self.env,
+            door: Some(self.door),
             hub: Some(self.hub),
             auto: Some(self.auto),
             jobs: self.jobs,
-            queue: self.queue,
             finished: self.finished,
             approvals: self.approvals,
             keys: self.keys,

@@ -43,6 +43,8 @@ pub(super) struct Run {
     pub compacting: bool,
     /// Its prompt.
     entry_id: Option<String>,
+    /// What files say to the model was read.
+    pub instructed: bool,
     /// Nothing more is taken in: what is said from now on starts another run.
     pub closed: bool,
     waiters: Vec<oneshot::Sender<RunOutcome>>,
@@ -77,6 +79,7 @@ impl Actor {
             retrying: false,
             compacting: false,
             entry_id: start.entry_id.clone(),
+            instructed: false,
             closed: false,
             waiters: vec![waiter],
         });
@@ -122,7 +125,10 @@ impl Actor {
             Some(run_id),
             EventBody::RunEnd { stop_reason: outcome.stop_reason, error: outcome.error.clone(), usage: outcome.usage },
         );
-        self.refresh_branch();
+        // What another program appended meanwhile lies beside the run's own branch.
+        if run.tip != self.log.leaf() {
+            self.refresh_branch();
+        }
         self.refresh_status();
         for waiter in run.waiters {
             let _ = waiter.send(outcome.clone());
@@ -132,7 +138,7 @@ impl Actor {
 
     /// A run that ended where a crash could have cut it off says so in the file, or it would be taken for that.
     fn note_end(&mut self, run_id: &str, outcome: &Outcome) {
-        if !self.with_window(Window::is_unfinished).unwrap_or_default() {
+        if !self.with_end(Window::is_unfinished).unwrap_or_default() {
             return;
         }
         let mark = RunMark { run_id: run_id.into(), stop_reason: Some(outcome.stop), error: outcome.error.clone() };
@@ -203,7 +209,7 @@ impl Actor {
         self.check_quiet()?;
         self.catch_up()?;
         self.check_writable()?;
-        let answered = self.with_window(Window::is_answered).map_err(crate::session::api_error)?;
+        let answered = self.with_end(Window::is_answered).map_err(crate::session::api_error)?;
         if self.log.leaf().is_none() || (answered && !self.anything_queued()) {
             return Err(ApiError::new(ErrorKind::InvalidEntry, "There is nothing to continue: prompt it instead."));
         }

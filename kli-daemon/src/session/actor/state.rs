@@ -9,7 +9,6 @@ use kli_protocol::api::{
 use kli_protocol::record::Entry;
 use serde_json::{Value, json};
 use std::sync::Arc;
-use tokio::sync::{mpsc, oneshot};
 
 use super::{Actor, Message};
 use crate::context::Window;
@@ -51,7 +50,7 @@ impl Actor {
     pub fn state(&self) -> SessionState {
         let info = self.info();
         let mut warnings = info.warnings.clone();
-        warnings.extend(self.with_window(|window| window.warnings().to_vec()).unwrap_or_default());
+        warnings.extend(branch::window_warnings(&self.log, self.tip()));
         SessionState {
             info: SessionInfo { warnings, ..info },
             leaf_id: self.tip_id(),
@@ -96,7 +95,7 @@ impl Actor {
             false => branch::read(&self.log, end).map(|window| branch::messages(&window, &model)),
         }
         .map_err(crate::session::api_error)?;
-        let tokens = assembled.tokens(setting.overhead());
+        let tokens = assembled.tokens(setting.overhead);
         let total = assembled.messages.len();
         let mut messages = vec![];
         let mut bytes = 0;
@@ -126,7 +125,7 @@ impl Actor {
         let whole = || self.with_window(|window| branch::messages(window, &model)).unwrap_or_default();
         let assembled = by_usage.unwrap_or_else(whole);
         // What a provider reported has system prompt and tools in it.
-        let overhead = if assembled.anchor.is_some() { 0 } else { self.setting().overhead() };
+        let overhead = if assembled.anchor.is_some() { 0 } else { self.setting().overhead };
         branch::context_use(assembled.tokens(overhead), model.context_window)
     }
 
@@ -221,6 +220,11 @@ impl Actor {
         self.publish(body);
     }
 
+    /// What those who follow it see may be another than before.
+    pub fn tell_reopened(&mut self) {
+        self.tell_info();
+    }
+
     /// Deletes the session, unless something goes on; nothing can begin meanwhile.
     pub fn delete(&mut self) -> Result<(), ApiError> {
         if !self.is_quiet() {
@@ -235,22 +239,19 @@ impl Actor {
 impl Handle {
     /// Events from a snapshot on, or after a number.
     pub fn feed(&self, params: SubscribeParams) -> futures_util::stream::BoxStream<'static, Arc<str>> {
-        self.hub.feed(Spec { after: params.after, types: params.types })
+        let door = self.door.clone();
+        let snapshot: Snapshotter = Arc::new(move || {
+            let mailbox = door.mailbox();
+            async move {
+                let (reply, answer) = tokio::sync::oneshot::channel();
+                let call = Box::new(move |actor: &mut Actor| {
+                    let _ = reply.send(actor.snapshot());
+                });
+                mailbox?.send(Message::Call(call)).await.ok()?;
+                answer.await.ok()
+            }
+            .boxed()
+        });
+        self.hub.feed(Spec { after: params.after, types: params.types }, snapshot)
     }
-}
-
-/// Snapshots as the actor behind a mailbox makes them, as long as it is there.
-pub(super) fn snapshotter(mailbox: mpsc::WeakSender<Message>) -> Snapshotter {
-    Arc::new(move || {
-        let mailbox = mailbox.upgrade();
-        async move {
-            let (reply, answer) = oneshot::channel();
-            let call = Box::new(move |actor: &mut Actor| {
-                let _ = reply.send(actor.snapshot());
-            });
-            mailbox?.send(Message::Call(call)).await.ok()?;
-            answer.await.ok()
-        }
-        .boxed()
-    })
 }

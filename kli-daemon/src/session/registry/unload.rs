@@ -9,13 +9,13 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use kli_protocol::ApiError;
 use kli_protocol::api::Status;
 use tokio::sync::oneshot;
 
-use super::{Registry, Slot, blocking};
+use kli_protocol::ApiError;
+
+use super::{Registry, Slot, api_error, blocking};
 use crate::session::actor::{Kept, Message, Opening};
-use crate::session::api_error;
 use crate::session::handle::Handle;
 
 /// Events of unloaded sessions, together. Beyond it those of the longest unloaded go; who wants them later gets what
@@ -122,45 +122,42 @@ impl Registry {
         unloaded
     }
 
-    /// A session whose file changed behind our back is read-only until somebody opens it: then what the file holds
-    /// now is read. One that does not mend stays as it is.
-    pub async fn healed(&self, handle: Handle) -> Result<Handle, ApiError> {
-        if !handle.log.may_heal() {
+    /// A person opens a session: where it could not be written to it is read anew, since what was in the way may be
+    /// gone. Those who follow it go on.
+    pub async fn opened(&self, handle: Handle) -> Result<Handle, ApiError> {
+        let facts = handle.log.facts();
+        let Some(path) = facts.path.filter(|_| facts.read_only.is_some() && !facts.newer_version) else {
             return Ok(handle);
-        }
-        let slot = Slot::default();
-        let opened = slot.get_or_try_init(|| async {
-            {
-                let mut map = self.map();
-                match map.get_mut(handle.id.as_ref()) {
-                    Some(there) if there.get().is_some_and(|h| h.mailbox.same_channel(&handle.mailbox)) => {
-                        *there = slot.clone();
-                    }
-                    // Another call was first.
-                    _ => return Err(None),
-                }
-            }
-            let (reply, answer) = oneshot::channel();
-            if handle.mailbox.send(Message::Reopen(reply)).await.is_err() {
+        };
+        let (slot, id) = (Slot::default(), handle.id.clone());
+        let made = slot.get_or_try_init(|| async {
+            if !self.take_place(&handle, &slot) {
+                // Somebody else is at it.
                 return Err(None);
             }
-            let Ok(kept) = answer.await else { return Ok(handle.clone()) };
-            let (store, old) = (self.deps.store.clone(), handle.log.clone());
-            let opened = blocking(move || store.reopen(&old)).await;
-            match opened.and_then(|log| log.map_err(api_error)) {
+            let (reply, answer) = oneshot::channel();
+            let _ = handle.mailbox.send(Message::Reopen(reply)).await;
+            let Ok(kept) = answer.await else { return Ok(handle) };
+            self.deps.store.forget(&handle.log);
+            drop(handle);
+            let store = self.deps.store.clone();
+            match blocking(move || store.open_path(&path)).await.and_then(|log| log.map_err(api_error)) {
                 Ok(log) => Ok(self.spawn(log, Opening::default(), *kept)),
                 Err(error) => {
-                    self.unloaded.put(&handle.id, *kept);
+                    self.unloaded.put(&id, *kept);
                     Err(Some(error))
                 }
             }
         });
-        let opened = opened.await.cloned();
-        self.sweep(&handle.id, &slot);
-        match opened {
-            Ok(handle) => Ok(handle.touched()),
+        let made = made.await.cloned();
+        self.sweep(&id, &slot);
+        match made {
+            Ok(handle) => {
+                handle.ask(|actor| actor.tell_reopened()).await?;
+                Ok(handle)
+            }
             Err(Some(error)) => Err(error),
-            Err(None) => self.open_id(&handle.id).await,
+            Err(None) => self.open_id(&id).await,
         }
     }
 
@@ -172,6 +169,17 @@ impl Registry {
         if unwanted && slot.get().is_none() {
             map.remove(id);
         }
+    }
+
+    /// Puts an empty slot in the place of a session's; false where it is not there any more.
+    fn take_place(&self, handle: &Handle, instead: &Slot) -> bool {
+        let mut map = self.map();
+        let there = map
+            .get_mut(handle.id.as_ref())
+            .filter(|slot| slot.get().is_some_and(|there| there.mailbox.same_channel(&handle.mailbox)));
+        let Some(there) = there else { return false };
+        *there = instead.clone();
+        true
     }
 
     /// Takes a session out of its slot that nobody holds and nobody asked for since the last round.

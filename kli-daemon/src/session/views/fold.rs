@@ -198,10 +198,11 @@ fn runs(log: &Log, outline: &Outline, leaf: Option<Ix>, inside: &Inside, stands:
     let mut runs: Vec<Shown> = vec![];
     for (place, spot) in outline.entries().filter(|(place, _)| inside.has(*place)) {
         let ix = outline.ix(place);
-        // An odd entry leaves its parent's run to one that is none.
-        let odd = spot.kind == Kind::Unknown && has_children.get(place as usize) != Some(&true);
-        let may = !odd || below.get(spot.parent as usize) == Some(&0);
-        let first = may && taken.get_mut(spot.parent as usize).is_some_and(|taken| !std::mem::replace(taken, true));
+        // An odd entry goes on a run only where nothing else does.
+        let childless = has_children.get(place as usize) == Some(&false);
+        let odd =
+            spot.kind == Kind::Unknown && childless && below.get(spot.parent as usize).is_some_and(|ways| *ways > 0);
+        let first = !odd && taken.get_mut(spot.parent as usize).is_some_and(|taken| !std::mem::replace(taken, true));
         let goes_on = first && !is_alone(place) && !is_alone(spot.parent);
         let open = stands.get(spot.parent as usize).filter(|_| goes_on);
         let number = match open.and_then(|number| runs.get_mut(*number as usize)) {
