@@ -310,7 +310,7 @@ fn reply(output: &mut TcpStream, script: Script, count: u64) -> std::io::Result<
     };
     let head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n";
     let whole = match script {
-        Script::Tool if count % 2 == 0 => format!("{CALL}\n\n{}", end("tool_calls")),
+        Script::Tool if count.is_multiple_of(2) => format!("{CALL}\n\n{}", end("tool_calls")),
         Script::Text | Script::Tool => format!("{TEXT}\n\n{}", end("stop")),
         Script::Stream { pause, start } => {
             write!(output, "{head}transfer-encoding: chunked\r\n\r\n")?;

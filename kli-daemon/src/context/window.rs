@@ -4,9 +4,9 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use kli_protocol::api::Warning;
-use kli_protocol::record::{Block, Content, Kind, StopReason, SummaryDetails, ToolCallBlock};
+use kli_protocol::record::{Content, Kind, StopReason, SummaryDetails, ToolCallBlock};
 
-use super::item::{Item, Meaning, Sent, Summary, reported};
+use super::item::{Item, Meaning, Sent, Summary};
 
 /// How far above a boundary the reply is looked for whose results lie below it.
 const MAX_EXTENSION: usize = 512;
@@ -118,27 +118,6 @@ impl Window {
     pub(super) fn usage_barrier(&self) -> usize {
         let edit = self.items.iter().rposition(|item| item.edit().is_some());
         self.compaction.max(edit).map_or(0, |at| at + 1)
-    }
-
-    /// Tokens by the newest reported usage and what came after it, without assembling anything. None where that is
-    /// not all there is to it.
-    pub fn reported_tokens(&self) -> Option<u64> {
-        let barrier = self.usage_barrier();
-        let mut after: u64 = 0;
-        let mut results = 0;
-        for (at, item) in self.items.iter().enumerate().rev() {
-            let Some((reply, sent)) = item.assistant() else {
-                results += usize::from(item.result().is_some());
-                after = after.saturating_add(item.tokens());
-                continue;
-            };
-            let blocks = reply.content.blocks();
-            let is_sent = blocks.iter().any(|block| !matches!(block, Block::Thinking(_) | Block::Unknown(_)));
-            let answered = reply.content.tool_calls().count() == results;
-            let counts = at >= barrier && sent == Sent::Whole && is_sent && answered && reported(&reply.usage) > 0;
-            return counts.then(|| reported(&reply.usage).saturating_add(after));
-        }
-        None
     }
 
     /// The calls at the end of the branch that have no stored result, oldest first: each gets one before the next

@@ -497,7 +497,9 @@ impl Log {
         let missing = lowest.wanted_base()?;
         let (id, own) = (&lowest.id, &self.id);
         let between = if id == own { String::new() } else { format!(" below {own}") };
-        Some(format!("the session {missing}, from which {id}{between} was forked, is not there; what they share cannot be shown"))
+        Some(format!(
+            "the session {missing}, from which {id}{between} was forked, is not there; what they share cannot be shown"
+        ))
     }
 
     pub(super) fn above(&self) -> BaseView<'_> {

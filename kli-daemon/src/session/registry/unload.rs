@@ -162,9 +162,9 @@ impl Registry {
     /// Puts an empty slot in the place of a session's; false where it is not there any more.
     fn take_place(&self, handle: &Handle, instead: &Slot) -> bool {
         let mut map = self.map();
-        let there = map.get_mut(handle.id.as_ref()).filter(|slot| {
-            slot.get().is_some_and(|there| there.mailbox.same_channel(&handle.mailbox))
-        });
+        let there = map
+            .get_mut(handle.id.as_ref())
+            .filter(|slot| slot.get().is_some_and(|there| there.mailbox.same_channel(&handle.mailbox)));
         let Some(there) = there else { return false };
         *there = instead.clone();
         true
