@@ -184,7 +184,8 @@ fn idempotency_key(line: &[u8]) -> Option<String> {
     if !line.ends_with(b"\"}") {
         return None;
     }
-    let end = line.get(line.len().saturating_sub(128)..)?;
+    // 64 characters, each an escape of 6 bytes at most.
+    let end = line.get(line.len().saturating_sub(END)..)?;
     memmem::find(end, b"\"idempotencyKey\":\"")?;
     match object(line).ok()?.get("idempotencyKey")? {
         Value::String(key) => Some(key.clone()),
