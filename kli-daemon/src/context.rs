@@ -24,7 +24,7 @@ pub mod transcript;
 mod window;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 pub use assemble::{Assembled, assemble, continuation};
 pub use cut::{Cut, find_cut};

@@ -88,7 +88,7 @@ impl Deps {
 
     /// Where the milestone events of a session are kept; none: it has no file.
     pub fn event_path(&self, log: &Log) -> Option<PathBuf> {
-        let path = log.facts().path?;
+        let path = log.path()?;
         let inside = self.store.session_dir().is_some_and(|dir| path.starts_with(dir));
         if inside {
             let mut name = path.into_os_string();

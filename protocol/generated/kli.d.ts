@@ -194,6 +194,8 @@ export type SessionState = {
   options: Record<string, unknown>;
   mode: Mode;
   trusted: boolean;
+  /** What of the directory's own configuration would count, were it trusted; absent once a person has said whether it is. */
+  untrusted?: Array<string>;
   /** A crash cut a run off, and `continueRun` takes it up. */
   interrupted: boolean;
   queue: Queue;
@@ -536,6 +538,7 @@ export type ModelUsage = {
 export type RunSnapshot = {
   runId: string;
   messageId?: string;
+  /** Each block at its index. A tool call that is still being written has `arguments` `{}` and its JSON text so far in `partialArguments`. */
   content: Array<Block>;
   tools: Array<ToolSnapshot>;
 };

@@ -179,7 +179,12 @@ fn reads(table: &mut Table, dir: &Path) {
         ("getTree prompts, first page", "getTree", json!({ "sessionId": id, "view": "prompts" }), 50.0 * MS),
         ("getBranch, first page", "getBranch", json!({ "sessionId": id }), f64::MAX),
         ("getForkMessages, first page", "getForkMessages", json!({ "sessionId": id }), f64::MAX),
-        ("getEntries, 1,000 from the start", "getEntries", json!({ "sessionId": id, "after": files::first_entry() }), f64::MAX),
+        (
+            "getEntries, 1,000 from the start",
+            "getEntries",
+            json!({ "sessionId": id, "after": files::first_entry() }),
+            f64::MAX,
+        ),
         ("getStats", "getStats", json!({ "sessionId": id }), f64::MAX),
         ("search in it", "search", json!({ "sessionId": id, "query": "nothing says this" }), f64::MAX),
     ] {

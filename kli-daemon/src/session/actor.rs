@@ -8,6 +8,7 @@ mod compacting;
 mod edits;
 mod forks;
 mod host;
+mod instructions;
 mod kept;
 mod navigate;
 mod partial;
@@ -28,7 +29,7 @@ use serde_json::Value;
 use tokio::sync::{mpsc, oneshot, watch};
 
 pub use compacting::Navigated;
-pub use edits::{Extension, check_option, clean_name};
+pub use edits::{Extension, check_option, clean_name, mark};
 pub use forks::{ForkOrder, ForkPoint, Forked};
 pub use kept::Kept;
 pub use prompts::{PromptAnswer, PromptOrder, Started};
@@ -98,6 +99,8 @@ pub struct Actor {
     /// Messages of the branch, read before: a turn reads only what is new.
     /// Shared with the run, which assembles its requests beside the actor; a mutex, since both look at it.
     cache: Arc<Mutex<Cache>>,
+    /// System prompt and tools as last sent.
+    instructions: Option<Arc<instructions::Instructions>>,
     stopping: Option<oneshot::Sender<()>>,
     /// Of the system prompt: the day on which the session was opened, the same until it is closed, so that
     /// midnight does not cost a provider's cache.
@@ -150,6 +153,7 @@ pub(super) fn spawn(log: Arc<Log>, deps: Arc<Deps>, opening: Opening, kept: Kept
         shells: vec![],
         aborted_shells: vec![],
         cache: Arc::default(),
+        instructions: None,
         stopping: None,
         date: kept.date.unwrap_or(today),
         title: facts.first_prompt.as_deref().map(|prompt| crate::store::title(None, Some(prompt))),

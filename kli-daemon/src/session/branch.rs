@@ -62,6 +62,27 @@ pub(super) struct Cache {
 }
 
 impl Cache {
+    /// Nothing has to be read for this place.
+    pub fn is_at(&self, tip: Option<Ix>) -> bool {
+        self.known.as_ref().is_some_and(|(at, _)| *at == tip)
+    }
+
+    /// Takes in records that were just appended one on the other, so that they need not be read back.
+    pub fn appended(&mut self, log: &Log, records: Vec<Record>, ixs: &[Ix]) {
+        let Some((at, window)) = &mut self.known else { return };
+        for (record, ix) in records.into_iter().zip(ixs) {
+            if record.body.kind().is_mark() {
+                continue;
+            }
+            // Another branch: it is read when it is asked for.
+            if log.parent(*ix) != *at {
+                return;
+            }
+            window.push(Arc::new(Item::from(record)));
+            *at = Some(*ix);
+        }
+    }
+
     pub fn window(&mut self, log: &Log, tip: Option<Ix>) -> Result<&Window> {
         let caught_up = match &mut self.known {
             Some((at, window)) => catch_up(log, at, window, tip)?,
@@ -189,25 +210,21 @@ pub(super) struct Setting {
     pub descriptions: Arc<[ToolDescription]>,
     pub work_dir: PathBuf,
     pub system_prompt: Arc<str>,
-}
-
-impl Setting {
     /// Tokens of system prompt and tools.
-    pub fn overhead(&self) -> u64 {
-        context::estimate::overhead(&self.system_prompt, &self.descriptions)
-    }
+    pub overhead: u64,
 }
 
 impl Shape {
     /// Tokens of the request that these messages make.
     pub fn tokens(&self, assembled: &Assembled) -> u64 {
-        assembled.tokens(self.setting.overhead())
+        assembled.tokens(self.setting.overhead)
     }
 
     pub fn request(&self, assembled: Assembled, cache_key: String) -> Request {
         let tokens = self.tokens(&assembled);
-        let mut messages = assembled.messages.clone();
-        if assembled.ends_in_reply() {
+        let in_reply = assembled.ends_in_reply();
+        let mut messages = assembled.messages;
+        if in_reply {
             messages.push(context::continuation());
         }
         let max_tokens = context::estimate::output_limit(self.model.context_window, self.model.max_output, tokens);

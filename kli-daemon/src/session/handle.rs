@@ -1,7 +1,7 @@
 //! How the rest of the daemon reaches a session: its mailbox, its log to read, its events to follow.
 
-use std::sync::{Arc, Mutex, PoisonError};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use kli_protocol::api::Status;
 use kli_protocol::{ApiError, ErrorKind};

@@ -27,17 +27,16 @@ const MAX_CHILDREN: usize = 1000;
 /// The tree, flat, from the newest nodes back.
 pub fn tree(log: &Log, params: &GetTreeParams) -> Result<GetTreeResult, ApiError> {
     let view = params.view.unwrap_or_default();
-    let find = |id: &Option<String>| id.as_deref().map(|id| log.find(id)).transpose().map_err(api_error);
-    let part = Part { root: find(&params.root_id)?, last: find(&params.last_id)? };
+    let part = Part { root: shown_entry(log, &params.root_id)?, last: shown_entry(log, &params.last_id)? };
     let leaf = log.leaf();
     let before = position(params.cursor.as_deref())?.unwrap_or(log.end());
     let mut page = Page::new(page_limit(params.limit, PAGE)?);
-    let mut next = None;
+    let mut more = false;
     let roots;
     if view == TreeView::All {
         for ix in all_before(log, part, before) {
-            if page.is_full() {
-                next = page.items_last().map(|n: &TreeNode| n.id.clone());
+            more = page.is_full();
+            if more {
                 break;
             }
             let shown = tree_node(log, ix, leaf)?;
@@ -47,8 +46,8 @@ pub fn tree(log: &Log, params: &GetTreeParams) -> Result<GetTreeResult, ApiError
     } else {
         let fold = fold::Fold::new(log, view, leaf, part);
         for shown in fold.shown_before(before) {
-            if page.is_full() {
-                next = page.items_last().map(|n: &TreeNode| n.id.clone());
+            more = page.is_full();
+            if more {
                 break;
             }
             let mut node = tree_node(log, shown.ix, leaf)?;
@@ -60,8 +59,19 @@ pub fn tree(log: &Log, params: &GetTreeParams) -> Result<GetTreeResult, ApiError
     let roots = roots.into_iter().map(|ix| log.id(ix)).collect();
     let mut nodes = page.into_items();
     nodes.reverse();
-    let next_cursor = next.map(|id| log.find(&id).map(cursor_of)).transpose().map_err(api_error)?;
+    let next = nodes.first().filter(|_| more).map(|node: &TreeNode| log.find(&node.id).map(cursor_of));
+    let next_cursor = next.transpose().map_err(api_error)?;
     Ok(GetTreeResult { leaf_id: leaf.map(|ix| log.id(ix)), roots, nodes, next_cursor })
+}
+
+/// An entry of the tree that a call names.
+fn shown_entry(log: &Log, id: &Option<String>) -> Result<Option<Ix>, ApiError> {
+    let Some(id) = id else { return Ok(None) };
+    let ix = log.find(id).map_err(api_error)?;
+    match log.node(ix) {
+        Some(node) if !node.kind.is_mark() => Ok(Some(ix)),
+        _ => Err(super::actor::mark(id)),
+    }
 }
 
 /// All entries of a part, newest first.

@@ -461,13 +461,7 @@ fn read_summary(path: &Path, extent: Extent, stop: &Stop) -> super::Result<Summa
     if let Some(parent) = parent_session.filter(|_| facts.parent_session.is_none()) {
         facts.warnings.push(unknown_parent(&parent, path));
     }
-    Ok(Summary {
-        facts,
-        glanced: extent == Extent::Ends,
-        unjoined: base.is_some(),
-        base,
-        migrated_from,
-    })
+    Ok(Summary { facts, glanced: extent == Extent::Ends, unjoined: base.is_some(), base, migrated_from })
 }
 
 /// A file of which only the beginning is shown, or all of it until somebody wants to stop.

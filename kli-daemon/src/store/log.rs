@@ -497,7 +497,9 @@ impl Log {
         let missing = lowest.wanted_base()?;
         let (id, own) = (&lowest.id, &self.id);
         let between = if id == own { String::new() } else { format!(" below {own}") };
-        Some(format!("the session {missing}, from which {id}{between} was forked, is not there; what they share cannot be shown"))
+        Some(format!(
+            "the session {missing}, from which {id}{between} was forked, is not there; what they share cannot be shown"
+        ))
     }
 
     pub(super) fn above(&self) -> BaseView<'_> {
@@ -508,9 +510,16 @@ impl Log {
         self.forked.store(true, Ordering::Release);
     }
 
-    /// Nothing is written to it any more.
+    /// Nothing is written to it any more; what was forked from it still reads it.
     pub(super) fn close(&self, reason: &str) {
-        self.write().read_only.get_or_insert_with(|| reason.to_owned());
+        let place = {
+            let mut state = self.write();
+            state.read_only.get_or_insert_with(|| reason.to_owned());
+            state.place.clone()
+        };
+        if let Some(place) = place {
+            place.medium.unlock();
+        }
     }
 }
 

@@ -54,6 +54,7 @@ impl Actor {
         leaf_id: &Option<Option<String>>,
     ) -> Result<Pending<Result<CompactResult, ApiError>>, ApiError> {
         self.check_quiet()?;
+        self.catch_up()?;
         self.check_writable()?;
         self.check_leaf(leaf_id)?;
         let job = self.compaction_job(&self.branch.model.clone())?;
@@ -207,7 +208,7 @@ impl Actor {
         let shape = self.shape(model, self.branch.options.clone())?;
         let by = self.summarizer_of(&shape);
         let window = self.with_window(Window::clone).map_err(api_error)?;
-        Ok(match Stretch::of(window, shape.setting.overhead(), &by.budget) {
+        Ok(match Stretch::of(window, shape.setting.overhead, &by.budget) {
             Some(stretch) => Ok(CompactionJob { stretch, by }),
             None => Err(by),
         })

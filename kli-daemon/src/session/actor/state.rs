@@ -95,7 +95,7 @@ impl Actor {
             false => branch::read(&self.log, end).map(|window| branch::messages(&window, &model)),
         }
         .map_err(crate::session::api_error)?;
-        let tokens = assembled.tokens(setting.overhead());
+        let tokens = assembled.tokens(setting.overhead);
         let total = assembled.messages.len();
         let mut messages = vec![];
         let mut bytes = 0;
@@ -127,7 +127,7 @@ impl Actor {
         }
         let assembled = self.with_window(|window| branch::messages(window, &model)).unwrap_or_default();
         // What a provider reported has system prompt and tools in it.
-        let overhead = if assembled.anchor.is_some() { 0 } else { self.setting().overhead() };
+        let overhead = if assembled.anchor.is_some() { 0 } else { self.setting().overhead };
         branch::context_use(assembled.tokens(overhead), model.context_window)
     }
 

@@ -67,6 +67,16 @@ impl Unloaded {
     }
 }
 
+/// The system's allocator keeps what was freed unless it is asked.
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+fn give_back() {
+    // SAFETY: it takes no pointer, and the allocator lets any thread call it at any time.
+    unsafe { libc::malloc_trim(0) };
+}
+
+#[cfg(not(all(target_os = "linux", target_env = "gnu")))]
+fn give_back() {}
+
 impl Registry {
     /// Unloads what nobody needs, each so long after its last use, or up to twice as long. Never ends.
     pub async fn keep_unloading(&self, after: Duration) {
@@ -79,36 +89,37 @@ impl Registry {
     /// One round.
     pub async fn unload_idle(&self) {
         let ids: Vec<String> = self.map().keys().cloned().collect();
+        let mut any = false;
         for id in ids {
-            self.unload(&id).await;
+            any |= self.unload(&id).await;
+        }
+        if any {
+            // Walks all that is free: not on a thread that serves.
+            let _ = tokio::task::spawn_blocking(give_back).await;
         }
     }
 
     /// The session's place is taken by an empty one that is being filled, by us: whoever wants the session now
     /// waits until its actor has ended or has said that it stays. So no session ever has two actors.
-    async fn unload(&self, id: &str) {
+    async fn unload(&self, id: &str) -> bool {
         let slot = Slot::default();
         let stays = slot.get_or_try_init(|| async {
-            let handle = self.take_idle(id, &slot).ok_or(())?;
+            let handle = self.take_idle(id, &slot).ok_or(false)?;
             let (reply, answer) = oneshot::channel();
             if handle.mailbox.send(Message::Unload(reply)).await.is_err() {
-                return Err(());
+                return Err(false);
             }
             match answer.await {
                 Ok(kept) => {
                     self.unloaded.put(id, *kept);
-                    Err(())
+                    Err(true)
                 }
                 Err(_) => Ok(handle),
             }
         });
-        let _ = stays.await;
-        let mut map = self.map();
-        // Others came by it only under this lock, so that the count is true: the map's and ours.
-        let unwanted = map.get(id).is_some_and(|there| Arc::ptr_eq(there, &slot)) && Arc::strong_count(&slot) == 2;
-        if unwanted && slot.get().is_none() {
-            map.remove(id);
-        }
+        let unloaded = stays.await.err().unwrap_or_default();
+        self.sweep(id, &slot);
+        unloaded
     }
 
     /// A person opens a session: where it could not be written to it is read anew, since what was in the way may be
@@ -118,37 +129,54 @@ impl Registry {
         let Some(path) = facts.path.filter(|_| facts.read_only.is_some() && !facts.newer_version) else {
             return Ok(handle);
         };
-        let slot = Slot::default();
-        if !self.take_place(&handle, &slot) {
-            // Somebody else is at it.
-            return self.open_id(&handle.id).await;
-        }
-        let id = handle.id.clone();
+        let (slot, id) = (Slot::default(), handle.id.clone());
         let made = slot.get_or_try_init(|| async {
+            if !self.take_place(&handle, &slot) {
+                // Somebody else is at it.
+                return Err(None);
+            }
             let (reply, answer) = oneshot::channel();
             let _ = handle.mailbox.send(Message::Reopen(reply)).await;
             let Ok(kept) = answer.await else { return Ok(handle) };
             self.deps.store.forget(&handle.log);
             drop(handle);
             let store = self.deps.store.clone();
-            let log = blocking(move || store.open_path(&path)).await?.map_err(api_error)?;
-            let handle = self.spawn(log, Opening::default(), *kept);
-            handle.ask(|actor| actor.tell_reopened()).await?;
-            Ok(handle)
+            match blocking(move || store.open_path(&path)).await.and_then(|log| log.map_err(api_error)) {
+                Ok(log) => Ok(self.spawn(log, Opening::default(), *kept)),
+                Err(error) => {
+                    self.unloaded.put(&id, *kept);
+                    Err(Some(error))
+                }
+            }
         });
         let made = made.await.cloned();
-        if made.is_err() {
-            self.map().remove(id.as_ref());
+        self.sweep(&id, &slot);
+        match made {
+            Ok(handle) => {
+                handle.ask(|actor| actor.tell_reopened()).await?;
+                Ok(handle)
+            }
+            Err(Some(error)) => Err(error),
+            Err(None) => self.open_id(&id).await,
         }
-        made
+    }
+
+    /// Takes an empty slot away that nobody waits for.
+    fn sweep(&self, id: &str, slot: &Slot) {
+        let mut map = self.map();
+        // Others came by it only under this lock, so that the count is true: the map's and ours.
+        let unwanted = map.get(id).is_some_and(|there| Arc::ptr_eq(there, slot)) && Arc::strong_count(slot) == 2;
+        if unwanted && slot.get().is_none() {
+            map.remove(id);
+        }
     }
 
     /// Puts an empty slot in the place of a session's; false where it is not there any more.
     fn take_place(&self, handle: &Handle, instead: &Slot) -> bool {
         let mut map = self.map();
-        let there = map.get_mut(handle.id.as_ref()).filter(|slot| {
-            slot.get().is_some_and(|there| there.mailbox.same_channel(&handle.mailbox))
-        });
+        let there = map
+            .get_mut(handle.id.as_ref())
+            .filter(|slot| slot.get().is_some_and(|there| there.mailbox.same_channel(&handle.mailbox)));
         let Some(there) = there else { return false };
         *there = instead.clone();
         true
