@@ -216,6 +216,7 @@ impl Actor {
 
     pub fn continue_run(&mut self) -> Result<Started, ApiError> {
         self.check_quiet()?;
+        self.catch_up()?;
         self.check_writable()?;
         let answered = self.with_end(Window::is_answered).map_err(crate::session::api_error)?;
         if self.log.leaf().is_none() || (answered && !self.anything_queued()) {
