@@ -193,6 +193,8 @@ fn write_text(text: &str, out: &mut Vec<u8>) {
             b'\n' => out.extend_from_slice(b"\\n"),
             b'\r' => out.extend_from_slice(b"\\r"),
             b'\t' => out.extend_from_slice(b"\\t"),
+            0x08 => out.extend_from_slice(b"\\b"),
+            0x0c => out.extend_from_slice(b"\\f"),
             control => out.extend_from_slice(format!("\\u{control:04x}").as_bytes()),
         }
         rest = after;
