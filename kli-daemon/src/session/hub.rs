@@ -143,6 +143,16 @@ impl Hub {
         published
     }
 
+    /// Whether anybody would see an event.
+    pub fn is_followed(&self) -> bool {
+        self.last.receiver_count() > 0
+    }
+
+    /// Shows an event that has no number: for the hub of all sessions.
+    pub fn tell(&self, event: &Event) {
+        self.relay(published(0, event));
+    }
+
     /// Shows an event that has its number from elsewhere: for the hub of all sessions.
     pub fn relay(&self, mut published: Published) {
         let mut ring = self.ring();
