@@ -5,8 +5,8 @@ use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::time::Duration;
 
-use kli_tests::{Daemon, Gate, ModelServer, Reply, Session, Setup, fixtures, poll, process, text, timed};
-use rustix::process::Signal;
+use kli_tests::{Daemon, Gate, ModelServer, Reply, Session, Setup, fixtures, poll, text, timed};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 
 fn mode(path: &Path) -> u32 {
@@ -252,12 +252,13 @@ fn a_hangup_reads_the_configuration() {
     client.call("subscribe", json!({}));
     let config = daemon.config.clone().unwrap();
     std::fs::write(&config, "defaultModel = \"auto\"\ndefaultMood = 1\n").unwrap();
-    process::signal(daemon.pid(), Signal::HUP);
+    let pid = Pid::from_raw(daemon.pid() as i32).unwrap();
+    kill_process(pid, Signal::HUP).unwrap();
     let warning = client.until_kind("warning").body;
     assert!(text(&warning["message"]).contains("defaultMood"), "{warning}");
     assert_eq!((warning.get("sessionId"), warning.get("seq")), (None, None));
     assert_eq!(mode_of(&daemon), "plan", "the last good one stays");
     std::fs::write(&config, "defaultMode = \"auto\"\n").unwrap();
-    process::signal(daemon.pid(), Signal::HUP);
+    kill_process(pid, Signal::HUP).unwrap();
     assert!(poll(Duration::from_secs(10), || mode_of(&daemon) == "auto"));
 }
