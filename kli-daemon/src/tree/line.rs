@@ -178,13 +178,16 @@ fn role(name: &str) -> Role {
     }
 }
 
+/// The longest key with its name: 64 characters, each escaped.
+const KEY: usize = 64 * 6 + 24;
+
 /// The key, which is written last; one that lies elsewhere, or is longer than any of ours, is not found.
 fn idempotency_key(line: &[u8]) -> Option<String> {
     // Most messages end in a number or a bracket.
     if !line.ends_with(b"\"}") {
         return None;
     }
-    let end = line.get(line.len().saturating_sub(128)..)?;
+    let end = line.get(line.len().saturating_sub(KEY)..)?;
     memmem::find(end, b"\"idempotencyKey\":\"")?;
     match object(line).ok()?.get("idempotencyKey")? {
         Value::String(key) => Some(key.clone()),
