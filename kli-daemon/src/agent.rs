@@ -97,10 +97,17 @@ pub enum RunEvent {
     },
 }
 
+/// Deltas of this many bytes are told; the last thousand events then stay far below what a subscriber may lag behind.
+const LONGEST_DELTA: usize = 4 << 10;
+
 impl RunEvent {
-    /// Takes in a delta of the same piece of a reply; gives back any other event.
+    /// Takes in a delta of the same piece of a reply, up to a length; gives back any other event.
     fn join(&mut self, other: RunEvent) -> Option<RunEvent> {
         match (self, other) {
+            (
+                RunEvent::Text { delta, .. } | RunEvent::Thinking { delta, .. } | RunEvent::ToolCall { delta, .. },
+                other,
+            ) if delta.len() >= LONGEST_DELTA => Some(other),
             (RunEvent::Text { index, delta }, RunEvent::Text { index: same, delta: more }) if *index == same => {
                 delta.push_str(&more);
                 None

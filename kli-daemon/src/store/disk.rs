@@ -149,4 +149,12 @@ impl Medium for Disk {
     fn sync(&self) -> io::Result<()> {
         self.file.sync_data()
     }
+
+    fn unlock(&self) {
+        if let Some(lock) = &self.lock
+            && let Err(error) = lock.unlock()
+        {
+            tracing::warn!(path = %self.path.display(), %error, "the lock of a session file stays until it is closed");
+        }
+    }
 }

@@ -510,9 +510,16 @@ impl Log {
         self.forked.store(true, Ordering::Release);
     }
 
-    /// Nothing is written to it any more.
+    /// Nothing is written to it any more; what was forked from it still reads it.
     pub(super) fn close(&self, reason: &str) {
-        self.write().read_only.get_or_insert_with(|| reason.to_owned());
+        let place = {
+            let mut state = self.write();
+            state.read_only.get_or_insert_with(|| reason.to_owned());
+            state.place.clone()
+        };
+        if let Some(place) = place {
+            place.medium.unlock();
+        }
     }
 }
 

@@ -159,6 +159,7 @@ impl Store {
         // One that cannot be looked at is being opened, and so another.
         let is_it = |slot: &Slot| slot.log.try_lock().is_ok_and(|there| there.as_ptr() == Arc::as_ptr(log));
         lock(&self.slots).retain(|_, slot| !is_it(slot));
+        log.close("this session was opened anew");
     }
 
     /// Takes back a session that was not wholly made.

@@ -178,8 +178,8 @@ fn role(name: &str) -> Role {
     }
 }
 
-/// The longest key with its name: 64 characters, each escaped.
-const KEY: usize = 64 * 6 + 24;
+/// In it a key lies whole: 64 characters, each of two escapes at most, and its name.
+const KEY_END: usize = 64 * 12 + 32;
 
 /// The key, which is written last; one that lies elsewhere, or is longer than any of ours, is not found.
 fn idempotency_key(line: &[u8]) -> Option<String> {
@@ -187,7 +187,7 @@ fn idempotency_key(line: &[u8]) -> Option<String> {
     if !line.ends_with(b"\"}") {
         return None;
     }
-    let end = line.get(line.len().saturating_sub(KEY)..)?;
+    let end = line.get(line.len().saturating_sub(KEY_END)..)?;
     memmem::find(end, b"\"idempotencyKey\":\"")?;
     match object(line).ok()?.get("idempotencyKey")? {
         Value::String(key) => Some(key.clone()),

@@ -54,6 +54,7 @@ impl Actor {
         leaf_id: &Option<Option<String>>,
     ) -> Result<Pending<Result<CompactResult, ApiError>>, ApiError> {
         self.check_quiet()?;
+        self.catch_up()?;
         self.check_writable()?;
         self.check_leaf(leaf_id)?;
         let job = self.compaction_job(&self.branch.model.clone())?;

@@ -119,6 +119,7 @@ impl Actor {
         if let Some(entry_id) = key.as_deref().and_then(|key| self.entry_of_key(key)) {
             return Ok(entry_id);
         }
+        self.catch_up()?;
         self.check_leaf(&leaf_id)?;
         let body = match extension {
             Extension::Data(data) => Body::Custom(Custom { custom_type, data, idempotency_key: key.clone() }),

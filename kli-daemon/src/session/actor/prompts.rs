@@ -189,6 +189,7 @@ impl Actor {
     }
 
     fn prompt_now(&mut self, order: PromptOrder) -> Result<Started, ApiError> {
+        self.catch_up()?;
         self.check_leaf(&order.leaf_id)?;
         if let Some(model) = &order.model {
             self.deps.models().find(&model.provider, &model.model_id)?;

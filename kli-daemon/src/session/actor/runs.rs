@@ -180,6 +180,15 @@ impl Actor {
             let result = PromptResult { run_id, entry_id, ..PromptResult::default() };
             return Some(Started { result, ended: self.when_run_ends() });
         }
+        // A run that begins when a compaction or a summary is done.
+        if let Some(work) = &mut self.work
+            && let Some(promised) = work.next_run.clone().filter(|promised| run_id.is_none_or(|id| id == promised))
+        {
+            let (waiter, ended) = oneshot::channel();
+            work.waiters.push(waiter);
+            let result = PromptResult { run_id: promised, queued: true, ..PromptResult::default() };
+            return Some(Started { result, ended: Some(ended) });
+        }
         let (run_id, outcome) = match run_id {
             Some(id) => (id.to_owned(), self.outcome_of(id).or_else(|| self.outcome_of_earlier(id))?),
             None => match self.finished.back().cloned() {
@@ -207,6 +216,7 @@ impl Actor {
 
     pub fn continue_run(&mut self) -> Result<Started, ApiError> {
         self.check_quiet()?;
+        self.catch_up()?;
         self.check_writable()?;
         let answered = self.with_end(Window::is_answered).map_err(crate::session::api_error)?;
         if self.log.leaf().is_none() || (answered && !self.anything_queued()) {

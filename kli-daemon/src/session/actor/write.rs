@@ -50,9 +50,24 @@ impl Actor {
         Ok(id)
     }
 
+    /// Takes in what another program appended, so that what is said next is said on the leaf there is now. A run
+    /// stays on its own branch; what it appends looks by itself.
+    pub(super) fn catch_up(&mut self) -> Result<(), ApiError> {
+        if self.run.is_some() {
+            return Ok(());
+        }
+        let taken_in = self.log.take_in_foreign().map_err(api_error)?;
+        if !taken_in.is_empty() {
+            self.refresh_branch();
+            self.tell_taken_in(&taken_in);
+        }
+        Ok(())
+    }
+
     /// Writes and applies; the caller tells of it by [`Actor::tell`].
     pub(super) fn write(&mut self, drafts: Vec<Draft>) -> Result<Written, ApiError> {
         self.check_writable()?;
+        self.catch_up()?;
         let mut all = match self.log.is_empty() {
             true => self.opening_records(),
             false => vec![],

@@ -118,12 +118,7 @@ impl Registry {
             }
         });
         let unloaded = stays.await.err().unwrap_or_default();
-        let mut map = self.map();
-        // Others came by it only under this lock, so that the count is true: the map's and ours.
-        let unwanted = map.get(id).is_some_and(|there| Arc::ptr_eq(there, &slot)) && Arc::strong_count(&slot) == 2;
-        if unwanted && slot.get().is_none() {
-            map.remove(id);
-        }
+        self.sweep(id, &slot);
         unloaded
     }
 
@@ -134,29 +129,46 @@ impl Registry {
         let Some(path) = facts.path.filter(|_| facts.read_only.is_some() && !facts.newer_version) else {
             return Ok(handle);
         };
-        let slot = Slot::default();
-        if !self.take_place(&handle, &slot) {
-            // Somebody else is at it.
-            return self.open_id(&handle.id).await;
-        }
-        let id = handle.id.clone();
+        let (slot, id) = (Slot::default(), handle.id.clone());
         let made = slot.get_or_try_init(|| async {
+            if !self.take_place(&handle, &slot) {
+                // Somebody else is at it.
+                return Err(None);
+            }
             let (reply, answer) = oneshot::channel();
             let _ = handle.mailbox.send(Message::Reopen(reply)).await;
             let Ok(kept) = answer.await else { return Ok(handle) };
             self.deps.store.forget(&handle.log);
             drop(handle);
             let store = self.deps.store.clone();
-            let log = blocking(move || store.open_path(&path)).await?.map_err(api_error)?;
-            let handle = self.spawn(log, Opening::default(), *kept);
-            handle.ask(|actor| actor.tell_reopened()).await?;
-            Ok(handle)
+            match blocking(move || store.open_path(&path)).await.and_then(|log| log.map_err(api_error)) {
+                Ok(log) => Ok(self.spawn(log, Opening::default(), *kept)),
+                Err(error) => {
+                    self.unloaded.put(&id, *kept);
+                    Err(Some(error))
+                }
+            }
         });
         let made = made.await.cloned();
-        if made.is_err() {
-            self.map().remove(id.as_ref());
+        self.sweep(&id, &slot);
+        match made {
+            Ok(handle) => {
+                handle.ask(|actor| actor.tell_reopened()).await?;
+                Ok(handle)
+            }
+            Err(Some(error)) => Err(error),
+            Err(None) => self.open_id(&id).await,
         }
-        made
+    }
+
+    /// Takes an empty slot away that nobody waits for.
+    fn sweep(&self, id: &str, slot: &Slot) {
+        let mut map = self.map();
+        // Others came by it only under this lock, so that the count is true: the map's and ours.
+        let unwanted = map.get(id).is_some_and(|there| Arc::ptr_eq(there, slot)) && Arc::strong_count(slot) == 2;
+        if unwanted && slot.get().is_none() {
+            map.remove(id);
+        }
     }
 
     /// Puts an empty slot in the place of a session's; false where it is not there any more.
