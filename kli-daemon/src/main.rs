@@ -47,8 +47,8 @@ fn main() -> ExitCode {
 /// Reading a large session takes arrays of megabytes for a moment. glibc would learn from the first of them to keep
 /// such memory, in each thread's own arena; with a fixed threshold it goes back to the system when it is freed.
 ///
-/// What every turn needs again, a request's text or the buffers of a connection, lies below the thresholds: given
-/// back and faulted in each time, a stream would cost thirty times the CPU.
+/// What every turn needs again, a request's text or the buffers of a connection, lies below the thresholds, so that
+/// it is not given back and faulted in each time.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 fn give_memory_back() {
     const LARGE: libc::c_int = 1 << 20;
