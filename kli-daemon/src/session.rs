@@ -6,6 +6,7 @@
 pub mod actor;
 mod branch;
 pub mod client_tools;
+mod deltas;
 mod handle;
 pub mod hub;
 mod info;

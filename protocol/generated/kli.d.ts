@@ -536,6 +536,7 @@ export type ModelUsage = {
 export type RunSnapshot = {
   runId: string;
   messageId?: string;
+  /** Each block at its index. A tool call that is still being written has `arguments` `{}` and its JSON text so far in `partialArguments`. */
   content: Array<Block>;
   tools: Array<ToolSnapshot>;
 };

@@ -13,12 +13,12 @@ pub mod fixtures;
 mod gate;
 pub mod model;
 mod place;
-mod process;
+pub mod process;
 pub mod raw;
 mod session;
 
 pub use client::{Client, Event, RpcError};
-pub use daemon::{Daemon, Finished, Setup};
+pub use daemon::{Daemon, Finished, Setup, finish};
 pub use gate::Gate;
 pub use model::{ModelServer, Reply};
 pub use place::Place;

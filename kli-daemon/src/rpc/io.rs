@@ -1,15 +1,106 @@
-//! The socket as HTTP needs it, and how a half-closed one tells that the other half is gone.
+//! The socket as our own framings and as HTTP need it, and how a half-closed one tells that the other half is gone.
 
-use std::io;
+use std::io::{self, Write};
+use std::mem::MaybeUninit;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream as StdStream;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker, ready};
 
 use bytes::{Buf, Bytes};
 use futures_util::future::FutureExt;
+use tokio::io::unix::AsyncFd;
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::UnixStream;
+
+const READ_BYTES: usize = 16 << 10;
+
+/// A socket that looks out for room to write only while it lacks it.
+///
+/// tokio's own looks out for it all the time, and so is woken whenever a client has read something. With many who
+/// follow one session that costs as much as sending to them.
+#[derive(Debug)]
+pub(super) struct Socket {
+    socket: Arc<StdStream>,
+    /// None only while what is looked out for changes: one descriptor cannot be watched twice.
+    watch: Option<AsyncFd<Arc<StdStream>>>,
+    write_waits: bool,
+}
+
+impl Socket {
+    pub(super) fn new(socket: UnixStream) -> io::Result<Socket> {
+        let mut socket = Socket { socket: Arc::new(socket.into_std()?), watch: None, write_waits: false };
+        socket.look_out_for(Interest::READABLE)?;
+        Ok(socket)
+    }
+
+    fn look_out_for(&mut self, interest: Interest) -> io::Result<&AsyncFd<Arc<StdStream>>> {
+        self.watch = None;
+        // SAFETY: the watch has a share of the socket, which stays open, and the same one, for as long.
+        let watch = unsafe { AsyncFd::register_with_interest(self.socket.clone(), interest) }?;
+        Ok(self.watch.insert(watch))
+    }
+
+    fn watch(&mut self) -> io::Result<&AsyncFd<Arc<StdStream>>> {
+        match &mut self.watch {
+            // Asked for again, since the borrow checker cannot follow a return from here.
+            Some(_) => self.watch.as_ref().ok_or_else(|| io::ErrorKind::NotConnected.into()),
+            None => self.look_out_for(Interest::READABLE),
+        }
+    }
+
+    /// Reads what there is, and tells how much. Nothing: the client sends no more.
+    pub(super) fn poll_read(&mut self, cx: &mut Context<'_>, take: impl FnOnce(&[u8])) -> Poll<io::Result<usize>> {
+        let watch = self.watch()?;
+        loop {
+            let mut ready = ready!(watch.poll_read_ready(cx))?;
+            // Not set to zero, which would cost more than to read a short message.
+            let mut space = [MaybeUninit::uninit(); READ_BYTES];
+            match ready.try_io(|socket| Ok(rustix::io::read(socket.get_ref(), &mut space)?.0)) {
+                Ok(Ok(piece)) => {
+                    // Less than there was room for: there is no more, and asking again can be saved.
+                    if !piece.is_empty() && piece.len() < READ_BYTES {
+                        ready.clear_ready();
+                    }
+                    take(piece);
+                    return Poll::Ready(Ok(piece.len()));
+                }
+                Ok(Err(error)) if error.kind() == io::ErrorKind::Interrupted => {}
+                Ok(Err(error)) => return Poll::Ready(Err(error)),
+                Err(_would_block) => {}
+            }
+        }
+    }
+
+    pub(super) fn poll_write(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        loop {
+            if self.write_waits {
+                let mut ready = ready!(self.watch()?.poll_write_ready(cx))?;
+                let Ok(written) = ready.try_io(|socket| (&**socket.get_ref()).write(bytes)) else { continue };
+                if written.as_ref().is_ok_and(|length| *length == bytes.len()) {
+                    self.write_waits = false;
+                    self.look_out_for(Interest::READABLE)?;
+                }
+                return Poll::Ready(written);
+            }
+            match (&*self.socket).write(bytes) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.write_waits = true;
+                    self.look_out_for(Interest::READABLE | Interest::WRITABLE)?;
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                written => return Poll::Ready(written),
+            }
+        }
+    }
+}
+
+impl AsFd for Socket {
+    fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
 
 /// A connection whose first bytes were looked at and are put back.
 ///
@@ -91,7 +182,7 @@ impl AsyncWrite for Rewound {
 pub(super) struct HangUp(UnixStream);
 
 impl HangUp {
-    pub(super) fn of(socket: &UnixStream) -> io::Result<HangUp> {
+    pub(super) fn of(socket: &Socket) -> io::Result<HangUp> {
         let second = StdStream::from(socket.as_fd().try_clone_to_owned()?);
         UnixStream::from_std(second).map(HangUp)
     }

@@ -36,6 +36,7 @@ pub use shell::ShellOrder;
 pub use state::{WHOLE_ENTRY, shortened};
 
 use super::branch::{BranchSettings, Cache};
+use super::deltas::Deltas;
 use super::handle::{Handle, MAILBOX};
 use super::hub::Hub;
 use super::{Deps, Settings};
@@ -69,6 +70,8 @@ pub struct Actor {
     pub(super) deps: Arc<Deps>,
     /// Milestone events on disk, once the session has a file.
     events: Option<EventLog>,
+    /// Deltas that wait to be told together.
+    deltas: Deltas,
     me: mpsc::WeakSender<Message>,
     status: watch::Sender<Status>,
     opening: Opening,
@@ -126,6 +129,7 @@ pub(super) fn spawn(log: Arc<Log>, deps: Arc<Deps>, opening: Opening, kept: Kept
         hub: hub.clone(),
         deps,
         events,
+        deltas: Deltas::default(),
         me: mailbox.downgrade(),
         status,
         opening,
@@ -155,7 +159,7 @@ pub(super) fn spawn(log: Arc<Log>, deps: Arc<Deps>, opening: Opening, kept: Kept
 
 impl Actor {
     async fn live(mut self, mut inbox: mpsc::Receiver<Message>) {
-        while let Some(message) = inbox.recv().await {
+        while let Some(message) = self.next(&mut inbox).await {
             match message {
                 Message::Call(call) => call(&mut self),
                 Message::Stop(done) => {
@@ -178,6 +182,17 @@ impl Actor {
         if let Some(done) = self.stopping.take() {
             let _ = done.send(());
         }
+    }
+
+    /// The next message; tells what was held back when it is due. None: nobody can reach the session any more.
+    async fn next(&mut self, inbox: &mut mpsc::Receiver<Message>) -> Option<Message> {
+        if let Some(due) = self.deltas.due() {
+            match tokio::time::timeout_at(due, inbox.recv()).await {
+                Ok(message) => return message,
+                Err(_) => self.publish_held(),
+            }
+        }
+        inbox.recv().await
     }
 
     async fn sync(&self) {

@@ -158,7 +158,9 @@ impl Actor {
     }
 
     /// A `snapshot` event at the last number.
-    fn snapshot(&self) -> (u64, Arc<str>) {
+    fn snapshot(&mut self) -> (u64, Arc<str>) {
+        // The snapshot has their text, so its number must be behind theirs.
+        self.publish_held();
         let seq = self.hub.last_seq();
         let run = self.run.as_ref().map(|run| RunSnapshot {
             run_id: run.id.clone(),

@@ -132,6 +132,24 @@ impl Actor {
     }
 
     pub(super) fn publish_for(&mut self, run_id: Option<String>, body: EventBody) {
+        if body.is_delta() {
+            for delta in self.deltas.take(run_id, body).into_iter().flatten() {
+                self.publish_now(delta.run_id, delta.body);
+            }
+        } else {
+            self.publish_held();
+            self.publish_now(run_id, body);
+        }
+    }
+
+    /// Shows the deltas that were held back to be merged.
+    pub(super) fn publish_held(&mut self) {
+        if let Some(delta) = self.deltas.release() {
+            self.publish_now(delta.run_id, delta.body);
+        }
+    }
+
+    fn publish_now(&mut self, run_id: Option<String>, body: EventBody) {
         let mut event = Event { seq: None, session_id: Some(self.id.to_string()), time: self.deps.now(), run_id, body };
         self.reserve_number();
         let published: Published = self.hub.publish(&mut event);
