@@ -57,7 +57,7 @@ impl Sshd {
             "sshd_config",
             format!(
                 "ListenAddress 127.0.0.1:{port}\nHostKey {}\nAuthorizedKeysFile {}\nPidFile none\nStrictModes no\n\
-                 UsePAM no\nPasswordAuthentication no\nKbdInteractiveAuthentication no\nLogLevel ERROR\nSetEnv {}\n",
+                 UsePAM no\nPasswordAuthentication no\nKbdInteractiveAuthentication no\nDenyUsers nobody\nLogLevel ERROR\nSetEnv {}\n",
                 at("host_key"),
                 at("authorized_keys"),
                 variables.join(" ")
