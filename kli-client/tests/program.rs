@@ -367,6 +367,39 @@ async fn at_a_terminal_lines_are_edited_runs_are_steered_and_interrupts_abort() 
     assert_eq!(fake.calls("prompt").len(), 1);
 }
 
+/// What a directory brings of its own is used when the person says so; asked until that is clear, and once.
+#[tokio::test]
+async fn a_person_is_asked_whether_a_directory_is_trusted() {
+    for (answer, trusted) in [("y\n", true), ("No\n", false)] {
+        let fake = Fake::start(move |method, _| match method {
+            "getSession" => {
+                let mut state = fake::session_state();
+                state["untrusted"] = json!(["/w/.kli/SYSTEM.md"]);
+                Some(Reply::Result(state))
+            }
+            "trustWorkDir" => Some(Reply::Result(json!({}))),
+            _ => None,
+        });
+        let mut command = kli(&fake, &[]);
+        let ours = terminal(&mut command, 100);
+        let child = command.spawn().unwrap();
+        drop(command);
+        let mut screen = tokio::fs::File::from_std(ours.try_clone().unwrap());
+        let keys = |text: &str| std::io::Write::write_all(&mut &ours, text.as_bytes()).unwrap();
+        let mut out = String::new();
+        read_until(&mut screen, &mut out, "/w/.kli/SYSTEM.md").await;
+        read_until(&mut screen, &mut out, "[n]o").await;
+        keys("perhaps\n");
+        read_until(&mut screen, &mut out, "[n]o").await;
+        assert!(fake.calls("trustWorkDir").is_empty());
+        keys(answer);
+        read_until(&mut screen, &mut out, "> ").await;
+        keys("\u{4}");
+        assert_eq!(ended(child).await.status.code(), Some(0));
+        assert_eq!(fake.calls("trustWorkDir"), [json!({"workDir": "/w", "trusted": trusted})]);
+    }
+}
+
 #[tokio::test]
 async fn a_terminal_without_a_width_takes_plain_lines() {
     let fake = answering();

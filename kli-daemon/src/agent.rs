@@ -97,6 +97,36 @@ pub enum RunEvent {
     },
 }
 
+/// Deltas of this many bytes are told; the last thousand events then stay far below what a subscriber may lag behind.
+const LONGEST_DELTA: usize = 4 << 10;
+
+impl RunEvent {
+    /// Takes in a delta of the same piece of a reply, up to a length; gives back any other event.
+    fn join(&mut self, other: RunEvent) -> Option<RunEvent> {
+        match (self, other) {
+            (
+                RunEvent::Text { delta, .. } | RunEvent::Thinking { delta, .. } | RunEvent::ToolCall { delta, .. },
+                other,
+            ) if delta.len() >= LONGEST_DELTA => Some(other),
+            (RunEvent::Text { index, delta }, RunEvent::Text { index: same, delta: more }) if *index == same => {
+                delta.push_str(&more);
+                None
+            }
+            (RunEvent::Thinking { index, delta }, RunEvent::Thinking { index: same, delta: more })
+                if *index == same =>
+            {
+                delta.push_str(&more);
+                None
+            }
+            (RunEvent::ToolCall { id, delta, .. }, RunEvent::ToolCall { id: same, delta: more, .. }) if *id == same => {
+                delta.push_str(&more);
+                None
+            }
+            (_, other) => Some(other),
+        }
+    }
+}
+
 /// A tool call, as shown to a person.
 #[derive(Clone, Debug, Default)]
 pub struct CallInfo {
@@ -147,8 +177,11 @@ pub trait RunHost: Send + Sync + 'static {
 
     fn tool_context(&self, tool_call_id: &str) -> ToolContext;
 
-    /// A turn is over: what it wrote is on disk when this ends.
+    /// A turn is over: what it wrote is brought to disk, meanwhile the run goes on.
     fn end_turn(&self) -> impl Future<Output = Result<(), HostFailure>> + Send;
+
+    /// Waits until what the last turn wrote is there.
+    fn on_disk(&self) -> impl Future<Output = Result<(), HostFailure>> + Send;
 
     /// Called when the model is done: takes in what was queued. True: the run goes on. False: it ends, and what
     /// is said from now on starts another.

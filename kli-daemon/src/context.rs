@@ -24,10 +24,10 @@ pub mod transcript;
 mod window;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 pub use assemble::{Assembled, assemble, continuation};
 pub use cut::{Cut, find_cut};
 pub use item::{Item, branch_summary_text, compaction_text};
 pub use settings::Settings;
-pub use window::Window;
+pub use window::{Window, boundary_warning};

@@ -46,6 +46,9 @@ pub struct Options {
 
 /// Runs the daemon until it is told to stop.
 pub async fn run(options: Options) -> anyhow::Result<()> {
+    // Beyond a limit on file sizes a write is to fail, not to end the daemon. A handler and no ignoring: commands
+    // begin with the signal as it always was.
+    let _file_size = signal(SignalKind::from_raw(libc::SIGXFSZ))?;
     let dirs = directories::ProjectDirs::from("", "", "kli");
     let state_dir = dirs.as_ref().map(|d| d.state_dir().unwrap_or_else(|| d.data_local_dir()).to_owned());
     let config = load_config(&options)?;

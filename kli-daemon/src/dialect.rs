@@ -9,6 +9,7 @@ mod arguments;
 mod assembler;
 pub mod failure;
 pub mod google;
+mod json;
 pub mod openai_chat;
 pub mod openai_responses;
 mod quirks;
@@ -162,7 +163,8 @@ pub struct Call {
     /// Appended to the base URL.
     pub path: String,
     pub headers: Vec<(&'static str, String)>,
-    pub body: Value,
+    /// JSON text.
+    pub body: Vec<u8>,
     /// The header that carries the key, and what stands before it.
     pub key_header: (&'static str, &'static str),
 }

@@ -6,7 +6,6 @@
 pub mod actor;
 mod branch;
 pub mod client_tools;
-mod deltas;
 mod handle;
 pub mod hub;
 mod info;
@@ -89,7 +88,7 @@ impl Deps {
 
     /// Where the milestone events of a session are kept; none: it has no file.
     pub fn event_path(&self, log: &Log) -> Option<PathBuf> {
-        let path = log.facts().path?;
+        let path = log.path()?;
         let inside = self.store.session_dir().is_some_and(|dir| path.starts_with(dir));
         if inside {
             let mut name = path.into_os_string();
@@ -110,6 +109,14 @@ impl Deps {
 
     pub fn places_for_context(&self, work_dir: &Path) -> Places {
         Places { config_dir: self.config_dir.clone(), home: self.home.clone(), work_dir: Some(work_dir.to_owned()) }
+    }
+
+    /// What of a directory's own would count, were it trusted; nothing once a person has said whether it is.
+    pub fn untrusted(&self, work_dir: &Path) -> Vec<String> {
+        match self.trust.is_known(work_dir) {
+            true => vec![],
+            false => crate::workspace::own_files(work_dir).iter().map(|p| p.to_string_lossy().into_owned()).collect(),
+        }
     }
 
     pub fn settings(&self) -> Arc<Settings> {

@@ -4,7 +4,7 @@
 //! written. It is shared: its actor alone appends; forks and readers look at it from other threads.
 //! [`Store`] makes, opens, lists and deletes logs.
 //!
-//! Inside: [`log`] answers questions about a session ([`walk`] those that go along its tree), [`write`] appends,
+//! Inside: [`log`] answers questions about a session ([`walk`] those that go along its tree, [`outline`] those about all of it), [`write`] appends,
 //! [`medium`] and [`disk`] are where bytes lie, [`scan`] reads them into the index, [`sidecar`] keeps
 //! that of large files, [`legacy`] knows pi's first
 //! formats, [`sessions`] is the store, [`catalog`] what lies in its directory ([`listing`] reads it ahead), [`last`] the session last used,
@@ -22,6 +22,7 @@ mod listing;
 mod log;
 mod medium;
 mod names;
+mod outline;
 mod scan;
 mod search;
 mod sessions;
@@ -43,6 +44,7 @@ pub use export::Export;
 pub use import::Import;
 pub use log::Log;
 pub use names::{title, valid_session_id};
+pub use outline::{Outline, Spot};
 pub use search::Search;
 pub use sessions::{LastUsed, Store};
 

@@ -46,6 +46,8 @@ pub struct Node {
     pub ix: Ix,
     /// As written: may be a mark.
     pub parent: Option<Ix>,
+    /// The nearest one above that is no mark.
+    pub above: Option<Ix>,
     pub kind: Kind,
     /// Of a message.
     pub role: Option<Role>,
@@ -126,7 +128,8 @@ impl Row {
     }
 
     pub fn node(&self, ix: u32) -> Node {
-        Node { ix: Ix(ix), parent: link(self.parent), kind: self.kind(), role: self.role(), len: self.len }
+        let (parent, above) = (link(self.parent), link(self.tree_parent));
+        Node { ix: Ix(ix), parent, above, kind: self.kind(), role: self.role(), len: self.len }
     }
 }
 

@@ -48,7 +48,6 @@ pub struct Workspace {
     pub system: Option<String>,
     /// `APPEND_SYSTEM.md`: the user's, then the project's.
     pub append: Vec<String>,
-    pub context_files: Vec<(PathBuf, String)>,
     /// By name; the project's stand in for the user's.
     pub skills: BTreeMap<String, Skill>,
     pub prompts: BTreeMap<String, Template>,
@@ -85,7 +84,6 @@ impl Workspace {
             found.system = read::text(&dir.join("SYSTEM.md"), MAX_SYSTEM).or(found.system.take());
             found.append.extend(read::text(&dir.join("APPEND_SYSTEM.md"), MAX_SYSTEM));
         }
-        found.context_files = context_files(places);
         let agents = |dir: &Option<PathBuf>| dir.as_ref().map(|dir| dir.join(".agents/skills"));
         let skills = [agents(&places.home), agents(&places.work_dir)];
         let [users, projects] = skills;
@@ -211,6 +209,19 @@ pub fn context_files(places: &Places) -> Vec<(PathBuf, String)> {
         }
     }
     files
+}
+
+/// What a directory brings that counts only when it is trusted.
+pub fn own_files(work_dir: &Path) -> Vec<PathBuf> {
+    const OWN: [&str; 6] = [
+        ".kli/config.toml",
+        ".kli/SYSTEM.md",
+        ".kli/APPEND_SYSTEM.md",
+        ".kli/skills",
+        ".kli/prompts",
+        ".agents/skills",
+    ];
+    OWN.iter().map(|name| work_dir.join(name)).filter(|path| path.exists()).collect()
 }
 
 fn is_name(name: &str) -> bool {

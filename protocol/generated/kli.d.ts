@@ -194,6 +194,8 @@ export type SessionState = {
   options: Record<string, unknown>;
   mode: Mode;
   trusted: boolean;
+  /** What of the directory's own configuration would count, were it trusted; absent once a person has said whether it is. */
+  untrusted?: Array<string>;
   /** A crash cut a run off, and `continueRun` takes it up. */
   interrupted: boolean;
   queue: Queue;

@@ -70,6 +70,29 @@ fn an_open_question_is_aborted() {
     p.server.assert_valid();
 }
 
+/// What a new mode or rule decides needs no answer any more.
+#[test]
+fn an_open_question_that_answers_itself() {
+    let write = |id: &str| Reply::call(id, "write", json!({ "path": id, "content": "x" }));
+    let p = Place::with([write("one"), Reply::text("done"), write("two"), Reply::text("done")]);
+    let mut session = p.session_with(json!({ "mode": "ask" }));
+    session.subscribe();
+    for (mode, file, decision) in [("auto", "one", "allow"), ("plan", "two", "deny")] {
+        session.call("setMode", json!({ "mode": "ask" }));
+        let seen = session.client.events().len();
+        session.call("prompt", json!({ "text": "go" }));
+        let asked = session.client.until_after(seen, |e| e.kind() == "approvalRequested");
+        let change = &asked.body["approval"]["changes"][0];
+        assert_eq!((&change["line"], &change["oldText"]), (&json!(1), &Value::Null), "a new file");
+        session.call("setMode", json!({ "mode": mode }));
+        let resolved = session.client.until_after(seen, |e| e.kind() == "approvalResolved");
+        assert_eq!(resolved.body["decision"], decision);
+        assert_eq!(session.wait()["stopReason"], "done");
+        assert_eq!(p.work_dir.path().join(file).exists(), decision == "allow");
+    }
+    p.server.assert_valid();
+}
+
 #[test]
 fn reading_is_free_and_plan_changes_nothing() {
     let p = Place::with([

@@ -56,6 +56,59 @@ fn while_a_tool_runs() {
     p.server.assert_valid();
 }
 
+/// Only a crash cuts a run off: one that was ended where it could have been says so, also after a crash.
+#[test]
+fn what_ended_is_not_taken_for_cut_off() {
+    let gate = Gate::new();
+    let mut p = Place::with([
+        Reply::call("a", "bash", json!({ "command": "true" })),
+        Reply::call("b", "bash", json!({ "command": "sleep 600" })),
+        Reply::held("", &gate, ""),
+    ]);
+    let mut limited = p.session();
+    let at_limit = limited.call("prompt", json!({ "text": "go", "maxTurns": 1, "wait": true }));
+    assert_eq!(at_limit["stopReason"], "maxTurns");
+    let (mut fork, _) = limited.forked(&p.daemon, "clone", json!({}));
+    let mut in_tool = p.session();
+    in_tool.subscribe();
+    in_tool.call("prompt", json!({ "text": "go" }));
+    in_tool.client.until_kind("toolStart");
+    in_tool.call("abort", json!({}));
+    let aborted = in_tool.wait();
+    let mut unsaid = p.session();
+    unsaid.call("prompt", json!({ "text": "go" }));
+    gate.reached();
+    unsaid.call("abort", json!({}));
+    let nothing_came = unsaid.wait();
+    gate.open();
+    for (session, of) in [&mut limited, &mut fork, &mut in_tool, &mut unsaid].into_iter().zip(["a", "f", "b", "u"]) {
+        assert_eq!(session.state()["interrupted"], false, "{of}");
+    }
+    p.daemon.kill9();
+    p.daemon.start();
+    for (id, ended) in [(limited.id, at_limit), (in_tool.id, aborted), (unsaid.id, nothing_came)] {
+        let mut session = Session::attach(&p.daemon, &id);
+        assert_eq!(session.state()["interrupted"], false);
+        let known = session.call("waitRun", json!({ "runId": ended["runId"] }));
+        for key in ["stopReason", "leafId", "usage"] {
+            assert_eq!(known[key], ended[key], "{key}");
+        }
+        assert_eq!(session.call("continueRun", json!({ "wait": true }))["stopReason"], "done");
+        assert_eq!(session.error("continueRun", json!({})).kind(), "invalidEntry", "nothing is left to continue");
+    }
+    // A run without a prompt of its own is cut off all the same.
+    let gate = Gate::new();
+    p.server.script([Reply::held("", &gate, "")]);
+    let mut fork = Session::attach(&p.daemon, &fork.id);
+    fork.call("continueRun", json!({}));
+    gate.reached();
+    p.daemon.kill9();
+    gate.open();
+    p.daemon.start();
+    assert_eq!(Session::attach(&p.daemon, &fork.id).state()["interrupted"], true);
+    p.server.assert_valid();
+}
+
 #[test]
 fn a_moved_leaf_and_labels_survive() {
     let mut p = Place::with([]);

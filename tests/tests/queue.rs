@@ -187,6 +187,64 @@ fn the_same_prompt_sent_again() {
     assert_eq!(session.error("prompt", json!({ "text": "x", "idempotencyKey": "k".repeat(65) })).code(), -32602);
 }
 
+/// A queued text sent again: in the queue, said, and as a command.
+#[test]
+fn the_same_queued_text_sent_again() {
+    let gate = Gate::new();
+    let p = Place::with([Reply::held("working", &gate, "")]);
+    let mut session = p.session();
+    let run = session.call("prompt", json!({ "text": "go" }));
+    gate.reached();
+    let text = json!({ "text": "later", "idempotencyKey": "\u{e9}".repeat(64) });
+    let queued = session.call("followUp", text.clone());
+    assert_eq!(session.call("followUp", text.clone()), queued);
+    gate.open();
+    session.wait();
+    let said = session.call("followUp", text);
+    assert_eq!((&said["runId"], &said["queued"]), (&run["runId"], &json!(true)), "as before");
+    assert_eq!(session.prompts().len(), 2);
+
+    let command = json!({ "command": "sleep 0.3; echo $RANDOM$RANDOM", "idempotencyKey": "k" });
+    let twice = [session.send("bash", command.clone()), session.send("bash", command)];
+    let [one, two] = twice.map(|id| session.client.reply(id).unwrap());
+    assert_eq!(one, two, "run once");
+}
+
+/// There is no turn left to answer it, so it stays queued.
+#[test]
+fn a_follow_up_waits_when_the_turns_are_used_up() {
+    let gate = Gate::new();
+    let p = Place::with([Reply::held("one", &gate, "")]);
+    let mut session = p.session();
+    let prompt = session.send("prompt", json!({ "text": "go", "maxTurns": 1, "wait": true }));
+    gate.reached();
+    session.call("followUp", json!({ "text": "later" }));
+    gate.open();
+    assert_eq!(session.client.reply(prompt).unwrap()["stopReason"], "maxTurns");
+    assert_eq!(session.state()["queue"]["followUp"][0]["text"], "later");
+    session.ask("next");
+    let said: Vec<String> = session.prompts().into_iter().rev().map(|(_, text)| text).collect();
+    assert_eq!(said, ["go", "next", "later"]);
+}
+
+/// Prompts that come just as a run ends are answered, every one.
+#[test]
+fn said_at_the_very_end_of_a_run() {
+    let p = Place::with([]);
+    let mut session = p.session();
+    session.ask("begin");
+    for round in 0..100 {
+        let first = session.send("prompt", json!({ "text": format!("first {round}"), "wait": true }));
+        let last = session.send("steer", json!({ "text": format!("last {round}"), "wait": true }));
+        for id in [first, last] {
+            assert_eq!(session.client.reply(id).unwrap()["stopReason"], "done");
+        }
+        assert_eq!(session.state()["queue"], json!({ "steer": [], "followUp": [] }));
+    }
+    assert_eq!(session.prompts().len(), 201);
+    p.server.assert_valid();
+}
+
 #[test]
 fn where_the_caller_believes_the_leaf_is() {
     let p = Place::with([]);

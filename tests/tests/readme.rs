@@ -38,8 +38,9 @@ fn examples_for_the_socket() {
 
 #[test]
 fn the_configuration_is_accepted() {
-    let [config] = blocks("toml").try_into().expect("one block");
-    let daemon = Setup::new().config(config).env("OPENAI_API_KEY", "sk-x").start();
+    let [models, rules] = blocks("toml").try_into().expect("the models and the rules");
+    Setup::new().config(rules).start();
+    let daemon = Setup::new().config(models).env("OPENAI_API_KEY", "sk-x").start();
     let models = daemon.client().call("listModels", json!({}));
     let listed: Vec<String> = models["models"]
         .as_array()

@@ -293,3 +293,79 @@ fn counts_and_costs() {
     assert_eq!(fork.call("getStats", json!({}))["usage"]["input"], json!(3000), "its own, not the shared prefix");
     assert_eq!(p.session().call("waitRun", json!({})), Value::Null, "there never was a run");
 }
+
+#[test]
+fn pictures_that_no_provider_takes() {
+    const DOT: &str =
+        "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==";
+    let p = Place::with([]);
+    let mut session = p.session();
+    for image in [
+        json!({}),
+        json!({ "data": "", "mimeType": "image/png" }),
+        json!({ "data": "bm90IGFuIGltYWdl", "mimeType": "image/png" }),
+        json!({ "data": "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR4", "mimeType": "image/png" }),
+        json!({ "path": "relative.png" }),
+        json!({ "path": p.work_dir.path().join("hello.txt") }),
+    ] {
+        let error = session.error("prompt", json!({ "text": "look", "images": [image] }));
+        assert_eq!(error.code(), -32602, "{image}");
+    }
+    assert_eq!(session.branch_ids().len(), 0, "nothing was stored");
+    // What it is counts, not what it is said to be.
+    let image = json!({ "data": DOT, "mimeType": "image/jpeg" });
+    session.call("prompt", json!({ "text": "look", "images": [image], "wait": true }));
+    assert!(p.server.last().body.to_string().contains(&format!("data:image/png;base64,{DOT}")));
+    p.server.assert_valid();
+}
+
+#[test]
+fn variables_of_a_session() {
+    let p = Place::with([]);
+    let mut session = p.session_with(json!({ "env": { "KLI_TEST_ONE": "1 2" } }));
+    let echo = json!({ "command": "echo \"[$KLI_TEST_ONE][$KLI_TEST_TWO]\"" });
+    assert_eq!(session.call("bash", echo.clone())["output"], "[1 2][]\n");
+    session.call("openSession", json!({ "env": { "KLI_TEST_TWO": "2" } }));
+    assert_eq!(session.call("bash", echo)["output"], "[][2]\n", "given again they replace");
+    let file = std::fs::read_to_string(session.path()).unwrap();
+    assert!(!file.contains("\"KLI_TEST_TWO\":"), "never written");
+    for name in ["", "A=B", "A\u{0}"] {
+        let params = json!({ "workDir": p.work_dir.path(), "env": { name: "x" } });
+        assert_eq!(session.client.error("createSession", params).code(), -32602, "{name:?}");
+    }
+}
+
+/// `sandbox` holds commands of models and of persons, and a change counts from the next command on.
+#[test]
+fn commands_in_a_sandbox() {
+    if !cfg!(target_os = "linux") {
+        eprintln!("skipped: only Linux has the sandbox");
+        return;
+    }
+    let p = Place::with([]);
+    let config = |sandbox: &str| format!("sandbox = \"{sandbox}\"\n{}", p.server.config(200_000));
+    let daemon = Setup::new().config(config("workspace-write")).start();
+    let mut session = Session::create(&daemon, p.work_dir.path());
+    let try_in = |session: &mut Session, name: &str| {
+        let result = session.call("bash", json!({ "command": format!("echo x > {name}; echo x > {name}") }));
+        let output = text(&result["output"]);
+        match output.contains("is not possible") {
+            true => None,
+            false => Some(p.work_dir.path().join(name).exists()),
+        }
+    };
+    let Some(written) = try_in(&mut session, "inside") else {
+        eprintln!("skipped: this kernel has no sandbox");
+        return;
+    };
+    assert!(written);
+    for (sandbox, may) in [("read-only", false), ("off", true)] {
+        std::fs::write(daemon.config.as_ref().unwrap(), config(sandbox)).unwrap();
+        let changed = session.client.call("reloadConfig", json!({}));
+        assert_eq!(changed["changed"], json!(["sandbox"]));
+        p.server.script([Reply::call("c1", "bash", bash(&format!("echo x > model-{sandbox}")))]);
+        session.ask("go");
+        assert_eq!(p.work_dir.path().join(format!("model-{sandbox}")).exists(), may, "{sandbox}");
+        assert_eq!(try_in(&mut session, &format!("person-{sandbox}")), Some(may), "{sandbox}");
+    }
+}

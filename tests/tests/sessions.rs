@@ -1,5 +1,6 @@
 //! Sessions: made, found again, listed, named, put away; and what lies on disk.
 
+use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
@@ -323,6 +324,52 @@ fn the_last_session_where_it_is_now() {
     daemon.kill9();
     daemon.start();
     assert_eq!(last(&daemon, old.path()), "elsewhere", "after a restart it is opened where it lies");
+}
+
+/// Read-only until it is opened again; who follows it goes on following.
+#[test]
+fn a_file_that_changed_behind_our_back() {
+    let daemon = Setup::new().persisted().start();
+    let work_dir = fixtures::work_dir();
+    let mut session = Session::create(&daemon, work_dir.path());
+    session.ask("one");
+    session.ask("two");
+    let path = session.path();
+    let mut follower = Session::attach(&daemon, &session.id);
+    let snapshot = follower.subscribe().seq();
+
+    // Grown: what another program appended is taken in, and the next entry goes on it.
+    let (leaf, mut file) = (session.leaf(), std::fs::File::options().append(true).open(&path).unwrap());
+    let foreign = json!({
+        "type": "message", "id": "foreign1", "parentId": leaf, "timestamp": "2026-01-01T00:00:00.000Z",
+        "message": { "role": "user", "content": "said elsewhere" },
+    });
+    writeln!(file, "{foreign}").unwrap();
+    assert_eq!(session.error("prompt", json!({ "text": "x", "leafId": leaf })).kind(), "leafMoved");
+    let taken_in = follower.client.until_kind("entryAppended");
+    assert_eq!(taken_in.body["entry"]["id"], "foreign1");
+    follower.client.until_kind("warning");
+    let asked = session.ask("and here")["entryId"].clone();
+    assert_eq!(session.children("foreign1"), [text(&asked)]);
+
+    // Shrunk.
+    let bytes = std::fs::read(&path).unwrap();
+    let cut = bytes[..bytes.len() - 1].iter().rposition(|b| *b == b'\n').unwrap() + 1;
+    std::fs::write(&path, &bytes[..cut]).unwrap();
+    assert_eq!(session.error("prompt", json!({ "text": "three" })).kind(), "storeFailed");
+    assert_eq!(session.error("setMode", json!({ "mode": "plan" })).kind(), "sessionReadOnly");
+    assert_eq!(session.state()["readOnly"], true);
+    assert_eq!(std::fs::read(&path).unwrap(), bytes[..cut], "nothing was written");
+
+    assert_eq!(session.call("openSession", json!({}))["readOnly"], false);
+    let seen = follower.client.events().len();
+    let three = session.ask("three");
+    let end = follower.client.until_after(seen, |e| e.kind() == "runEnd" && e.body["runId"] == three["runId"]);
+    assert!(end.seq() > snapshot, "numbers go on");
+    std::fs::remove_file(&path).unwrap();
+    assert_eq!(session.error("prompt", json!({ "text": "four" })).kind(), "storeFailed");
+    assert_eq!(session.error("openSession", json!({})).kind(), "sessionNotFound");
+    assert!(!path.exists(), "a session that vanished is not made anew");
 }
 
 /// New sessions come in front: the pages after them lose nothing and repeat nothing.

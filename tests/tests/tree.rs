@@ -401,6 +401,66 @@ fn views_of_the_tree() {
     assert_eq!(next["nodes"][1]["id"], nodes[nodes.len() - 3]["id"]);
 }
 
+/// Ids, parents and children of a view, and of `branches` the runs; the roots first.
+fn view(session: &mut Session, params: Value) -> String {
+    let tree = session.call("getTree", params);
+    let ids = |value: &Value| value.as_array().unwrap().iter().map(text).collect::<Vec<_>>().join(",");
+    let mut lines = vec![ids(&tree["roots"])];
+    for node in tree["nodes"].as_array().unwrap() {
+        let parent = node["parentId"].as_str().unwrap_or("-");
+        let run = match node["lastId"].as_str() {
+            Some(last) => format!("..{last}({})", node["count"]),
+            None => String::new(),
+        };
+        assert_eq!(node["childCount"], json!(node["children"].as_array().unwrap().len()));
+        lines.push(format!("{}{run}<{parent}>{}", text(&node["id"]), ids(&node["children"])));
+    }
+    lines.join(" ")
+}
+
+/// A tree with marks between its entries, odd entries, a fork, a label, and an entry that lies before its parent.
+#[test]
+fn views_of_an_odd_tree() {
+    let daemon = Setup::new().start();
+    let place = fixtures::temp_dir("kli-t");
+    let path = place.path().join("odd.jsonl");
+    let mut file = fixtures::SessionFile::new("odd", place.path());
+    file.record("model_change", "m", None, json!({ "provider": "demo", "modelId": "offline" }))
+        .user("u1", Some("m"), "one")
+        .record("custom", "c1", Some("u1"), json!({ "customType": "x" }))
+        .assistant("a1", Some("c1"), "answer")
+        .record("odd", "o1", Some("a1"), json!({}))
+        .assistant("early", Some("late"), "lies before its parent")
+        .user("u2", Some("a1"), "two")
+        .assistant("a2", Some("u2"), "answer")
+        .record("odd", "o2", Some("a2"), json!({}))
+        .user("u3", Some("o2"), "three")
+        .user("late", Some("a2"), "another way")
+        .record("label", "l1", Some("u3"), json!({ "targetId": "u2", "label": "here" }))
+        .record("leaf", "lf", Some("u3"), json!({}));
+    file.write(&path);
+    let mut session = Session::open(&daemon, &path);
+    for (params, shows) in [
+        (json!({ "view": "messages" }), "u1 u1<->a1 a1<u1>u2 early<late> u2<a1>a2 a2<u2>u3,late u3<a2> late<a2>early"),
+        (json!({ "view": "prompts" }), "u1 u1<->u2 u2<u1>u3,late u3<u2> late<u2>"),
+        (json!({ "view": "labelled" }), "u2 u2<->"),
+        (
+            json!({ "view": "branches" }),
+            "m m..a1(3)<->o1,u2 o1..o1(1)<m> u2..u2(1)<m>a2 a2..a2(1)<u2>o2,late o2..o2(1)<a2>u3 u3..u3(1)<o2> \
+             late..early(2)<a2>",
+        ),
+        (json!({ "rootId": "a2" }), "a2 early<late> a2<u2>o2,late o2<a2>u3 u3<o2> late<a2>early"),
+        (json!({ "rootId": "a2", "view": "prompts" }), "a2 u3<-> late<->"),
+        (json!({ "rootId": "m", "lastId": "a1" }), "m m<->u1 u1<m>a1 a1<u1>o1,u2"),
+        (json!({ "rootId": "u2", "lastId": "a1" }), "u2"),
+        (json!({ "rootId": "a2", "limit": 2 }), "a2 u3<o2> late<a2>early"),
+    ] {
+        assert_eq!(view(&mut session, params.clone()), shows, "{params}");
+    }
+    assert_eq!(session.error("getTree", json!({ "rootId": "lf" })).kind(), "invalidEntry", "a mark");
+    assert_eq!(session.error("getTree", json!({ "rootId": "none-such" })).kind(), "entryNotFound");
+}
+
 #[test]
 fn extensions_keep_their_own_entries() {
     let server = ModelServer::start();

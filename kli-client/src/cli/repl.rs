@@ -64,6 +64,7 @@ pub async fn start(global: Global, run: Run) -> anyhow::Result<Exit> {
         approvals: VecDeque::new(),
         answered: HashSet::new(),
         asked: None,
+        trust: None,
         aborting: false,
         leaving: false,
         ended: false,
@@ -130,6 +131,8 @@ struct Repl {
     answered: HashSet<String>,
     /// The one about which the person was asked.
     asked: Option<String>,
+    /// Whether the directory is trusted, which the person is asked first.
+    trust: Option<TrustQuestion>,
     /// Ctrl-C was pressed, and what it was meant for still goes on.
     aborting: bool,
     /// Ctrl-C was pressed at the prompt.
@@ -142,6 +145,19 @@ struct Repl {
     unfinished: String,
     listed: Listed,
     exit: Option<Exit>,
+}
+
+/// The directory brings configuration of its own, of which nobody has said whether it counts.
+struct TrustQuestion {
+    files: Vec<String>,
+    shown: bool,
+}
+
+/// What a person says of a directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Trust {
+    Yes,
+    No,
 }
 
 enum Happening {
@@ -239,6 +255,13 @@ impl Repl {
 
     /// Asks the person for what fits the moment. What comes back was said before.
     async fn ask(&mut self) -> anyhow::Result<Option<Input>> {
+        if let Some(question) = &mut self.trust {
+            if !std::mem::replace(&mut question.shown, true) {
+                let files = question.files.clone();
+                self.trust_question(&files)?;
+            }
+            return Ok(self.reader.ask(&Want::Line).await);
+        }
         if let Some(approval) = self.approvals.front().cloned() {
             if self.ended {
                 let reason = Some("nobody is there to allow it".to_owned());
@@ -400,6 +423,9 @@ impl Repl {
         let model = super::text::one_line(&state.model().to_string());
         let mode = transcript::word(&state.mode);
         let version = env!("CARGO_PKG_VERSION");
+        if !state.untrusted.is_empty() {
+            self.trust = Some(TrustQuestion { files: state.untrusted, shown: false });
+        }
         self.dim(&format!("kli {version}, session {id}, {model}, mode {mode}; /help lists the commands"))
     }
 

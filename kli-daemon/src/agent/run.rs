@@ -12,14 +12,15 @@ use super::{HostFailure, Outcome, RunEvent, RunHost, RunOptions, tools};
 /// Runs until the model is done, the limit of turns is reached, something fails, or `cancel`.
 pub async fn run<H: RunHost>(host: &H, options: RunOptions, cancel: CancellationToken) -> Outcome {
     let mut outcome = Outcome::default();
-    let stop = match turns(host, &options, &cancel, &mut outcome).await {
+    let ended = turns(host, &options, &cancel, &mut outcome).await;
+    let on_disk = host.on_disk().await;
+    outcome.stop = match ended.and_then(|stop| on_disk.map(|()| stop)) {
         Ok(stop) => stop,
         Err(HostFailure(error)) => {
             outcome.error = Some(error);
             RunStop::Error
         }
     };
-    outcome.stop = stop;
     outcome
 }
 

@@ -1,8 +1,11 @@
 //! One reply of the model, asked for again while its failures pass.
 
+use std::time::Duration;
+
 use futures_util::StreamExt;
 use kli_protocol::api::{RunError, RunErrorKind};
 use kli_protocol::record::{AssistantMessage, Block, Content, StopReason};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::retry::{self, Next, RetrySettings};
@@ -79,18 +82,35 @@ enum Attempt {
 async fn attempt_once<H: RunHost>(host: &H, turn: &Turn, cancel: &CancellationToken) -> Attempt {
     host.emit(RunEvent::MessageStart { message_id: turn.message_id.clone() }).await;
     let mut stream = turn.provider.stream(turn.request.clone(), cancel.clone());
-    while let Some(event) = stream.next().await {
-        match event {
-            StreamEvent::Started => {}
-            StreamEvent::Text { index, delta } => host.emit(RunEvent::Text { index, delta }).await,
-            StreamEvent::Thinking { index, delta } => host.emit(RunEvent::Thinking { index, delta }).await,
-            StreamEvent::ToolCall { index, id, name, delta } => {
-                host.emit(RunEvent::ToolCall { index, id, name, delta }).await;
+    let mut deltas = Deltas::default();
+    loop {
+        let event = tokio::select! {
+            biased;
+            event = stream.next() => event,
+            () = deltas.due() => {
+                deltas.tell(host).await;
+                continue;
             }
-            StreamEvent::Done(message) => return Attempt::Done(message),
-            StreamEvent::Failed { failure, partial } => return Attempt::Failed(failure, partial),
+        };
+        match event {
+            None => break,
+            Some(StreamEvent::Started) => {}
+            Some(StreamEvent::Text { index, delta }) => deltas.add(host, RunEvent::Text { index, delta }).await,
+            Some(StreamEvent::Thinking { index, delta }) => deltas.add(host, RunEvent::Thinking { index, delta }).await,
+            Some(StreamEvent::ToolCall { index, id, name, delta }) => {
+                deltas.add(host, RunEvent::ToolCall { index, id, name, delta }).await;
+            }
+            Some(StreamEvent::Done(message)) => {
+                deltas.tell(host).await;
+                return Attempt::Done(message);
+            }
+            Some(StreamEvent::Failed { failure, partial }) => {
+                deltas.tell(host).await;
+                return Attempt::Failed(failure, partial);
+            }
         }
     }
+    deltas.tell(host).await;
     let failure = Failure {
         kind: RunErrorKind::Internal,
         message: "The provider's stream ended without an end.".into(),
@@ -98,6 +118,49 @@ async fn attempt_once<H: RunHost>(host: &H, turn: &Turn, cancel: &CancellationTo
         retry_after_ms: None,
     };
     Attempt::Failed(failure, Box::default())
+}
+
+/// Deltas on their way to those who watch. A model that writes faster than anybody reads is told of in larger
+/// pieces: each one wakes everybody who watches.
+#[derive(Default)]
+struct Deltas {
+    untold: Option<RunEvent>,
+    told: Option<Instant>,
+}
+
+/// What comes within this time of the last piece is told as one; it is too short to be seen.
+const TOGETHER: Duration = Duration::from_millis(10);
+
+impl Deltas {
+    async fn add<H: RunHost>(&mut self, host: &H, event: RunEvent) {
+        let other = match &mut self.untold {
+            Some(known) => known.join(event),
+            None => Some(event),
+        };
+        if other.is_some() {
+            self.tell(host).await;
+            self.untold = other;
+        }
+        if self.told.is_none_or(|told| told.elapsed() >= TOGETHER) {
+            self.tell(host).await;
+        }
+    }
+
+    async fn tell<H: RunHost>(&mut self, host: &H) {
+        if let Some(event) = self.untold.take() {
+            host.emit(event).await;
+            self.told = Some(Instant::now());
+        }
+    }
+
+    /// When what is untold must be told.
+    async fn due(&self) {
+        match (&self.untold, self.told) {
+            (Some(_), Some(told)) => tokio::time::sleep_until(told + TOGETHER).await,
+            (Some(_), None) => {}
+            (None, _) => std::future::pending().await,
+        }
+    }
 }
 
 /// Keeps what had come of a reply that is not whole. Its tool calls never ran and go; a reply of nothing is kept

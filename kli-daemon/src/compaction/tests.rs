@@ -1,3 +1,5 @@
+mod properties;
+
 use std::sync::Mutex;
 
 use futures_util::stream::{self, BoxStream, StreamExt};

@@ -3,6 +3,7 @@
 //! Every tool call has exactly one result right after its reply, in call order; no result is without its call; ids
 //! are unique; no text is blank; the first message is the user's. What needs no change is shared, not copied.
 
+use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
@@ -138,13 +139,13 @@ struct Out<'a> {
     model: &'a ModelInfo,
     images: bool,
     /// Call ids that are taken.
-    ids: HashSet<String>,
+    ids: HashSet<Cow<'a, str>>,
     /// Of all messages so far.
     tokens: u64,
     done: Assembled,
 }
 
-impl Out<'_> {
+impl<'a> Out<'a> {
     fn push(&mut self, message: Arc<Message>, size: u64) {
         if self.done.messages.is_empty() && !matches!(*message, Message::User(_)) {
             let lost = Message::User(UserMessage { content: BEGINNING_LOST.into(), ..UserMessage::default() });
@@ -174,19 +175,19 @@ impl Out<'_> {
         if self.images { item.message() } else { item.without_images() }
     }
 
-    fn reply(&mut self, item: &Item, results: &[Option<&Item>], usage_counts: bool) {
+    fn reply(&mut self, item: &'a Item, results: &[Option<&'a Item>], usage_counts: bool) {
         let Some((reply, sent)) = item.assistant() else { return };
         let own = reply.provider == self.model.provider && reply.model == self.model.model_id;
         let message = if own { item.message() } else { item.for_other_model() };
         let Some(message) = message else { return };
         let Message::Assistant(shown) = &**message else { return };
-        let calls: Vec<Call> = reply
+        let calls: Vec<Call<'a>> = reply
             .content
             .tool_calls()
             .zip(results)
             .map(|(call, result)| {
                 let sent = sent != Sent::AnsweredCalls || result.is_some();
-                let id = if sent { self.unique(&call.id, &item.id) } else { String::new() };
+                let id = if sent { self.unique(&call.id, &item.id) } else { Cow::default() };
                 Call { call, sent, id, name: tool_name(&call.name), result: *result }
             })
             .collect();
@@ -236,13 +237,13 @@ impl Out<'_> {
         share(RESULT_SHARE)
     }
 
-    fn result(&mut self, call: Call, sent: Sent, timestamp: u64, most: u64) {
+    fn result(&mut self, call: Call<'a>, sent: Sent, timestamp: u64, most: u64) {
         let stored = call.result.and_then(|item| Some((item, self.imaged(item)?)));
         let Some((item, message)) = stored else {
             let text = if sent == Sent::CallsNotRun { NOT_RUN_RESULT } else { INTERRUPTED_RESULT };
             let result = Message::ToolResult(ToolResultMessage {
-                tool_call_id: call.id,
-                tool_name: call.name,
+                tool_call_id: call.id.into_owned(),
+                tool_name: call.name.into_owned(),
                 content: text.into(),
                 details: None,
                 is_error: true,
@@ -256,8 +257,8 @@ impl Out<'_> {
         let mut size = self.size(item, &message);
         if result.tool_call_id != call.id || result.tool_name != call.name {
             message = Arc::new(Message::ToolResult(ToolResultMessage {
-                tool_call_id: call.id,
-                tool_name: call.name,
+                tool_call_id: call.id.into_owned(),
+                tool_name: call.name.into_owned(),
                 content: result.content.clone(),
                 ..without_result_content(result)
             }));
@@ -270,11 +271,11 @@ impl Out<'_> {
     }
 
     /// The id, or one made from it that no call before has: the same in each request, since it depends on the entry.
-    fn unique(&mut self, id: &str, entry: &str) -> String {
-        let mut unique = id.to_owned();
+    fn unique(&mut self, id: &'a str, entry: &str) -> Cow<'a, str> {
+        let mut unique = Cow::Borrowed(id);
         let mut n = 1;
         while unique.is_empty() || self.ids.contains(&unique) {
-            unique = if n == 1 { format!("{id}_{entry}") } else { format!("{id}_{entry}_{n}") };
+            unique = Cow::Owned(if n == 1 { format!("{id}_{entry}") } else { format!("{id}_{entry}_{n}") });
             n += 1;
         }
         self.ids.insert(unique.clone());
@@ -285,8 +286,8 @@ impl Out<'_> {
 struct Call<'a> {
     call: &'a ToolCallBlock,
     sent: bool,
-    id: String,
-    name: String,
+    id: Cow<'a, str>,
+    name: Cow<'a, str>,
     result: Option<&'a Item>,
 }
 
@@ -302,7 +303,8 @@ fn replaced(reply: &AssistantMessage, calls: &[Call]) -> Vec<Block> {
     let blocks = reply.content.blocks().iter().filter_map(|block| match block {
         Block::ToolCall(call) => {
             let sent = calls.next().filter(|call| call.sent)?;
-            Some(Block::ToolCall(ToolCallBlock { id: sent.id.clone(), name: sent.name.clone(), ..call.clone() }))
+            let (id, name) = (sent.id.clone().into_owned(), sent.name.clone().into_owned());
+            Some(Block::ToolCall(ToolCallBlock { id, name, ..call.clone() }))
         }
         other => Some(other.clone()),
     });
@@ -312,13 +314,13 @@ fn replaced(reply: &AssistantMessage, calls: &[Call]) -> Vec<Block> {
 }
 
 /// A name that every provider takes; what a model made up may be anything.
-fn tool_name(name: &str) -> String {
+fn tool_name(name: &str) -> Cow<'_, str> {
     let legal = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
     if !name.is_empty() && name.len() <= 64 && name.chars().all(legal) {
-        return name.to_owned();
+        return Cow::Borrowed(name);
     }
     let cleaned: String = name.chars().map(|c| if legal(c) { c } else { '_' }).take(64).collect();
-    if cleaned.is_empty() { "unknown".to_owned() } else { cleaned }
+    Cow::Owned(if cleaned.is_empty() { "unknown".to_owned() } else { cleaned })
 }
 
 /// A result that takes no more than about `most` tokens: of each text its beginning and its end.

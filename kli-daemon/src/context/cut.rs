@@ -36,9 +36,9 @@ pub fn find_cut(window: &Window, keep: Kept) -> Option<Cut> {
     if tokens(items.get(at..)?) > keep.most {
         // It begins with a message that leaves no room for another: later, if there is a place.
         let later = (at + 1..items.len()).filter(|later| may_start(*later));
-        let later = later.map(|later| with_its_prompt(items, later, may_start)).filter(|later| *later > at);
+        let mut later = later.map(|later| with_its_prompt(items, later, may_start)).filter(|later| *later > at);
         let fits = later.clone().find(|later| items.get(*later..).is_some_and(|kept| tokens(kept) <= keep.most));
-        at = fits.or(later.last()).unwrap_or(at);
+        at = fits.or(later.next_back()).unwrap_or(at);
     }
     let (before, kept) = items.split_at_checked(at)?;
     if before.iter().all(|item| item.message().is_none()) {

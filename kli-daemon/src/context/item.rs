@@ -114,6 +114,12 @@ impl Item {
         }
     }
 
+    /// A reply whose reported usage tells the tokens of all that was sent up to it.
+    pub fn tells_usage(&self) -> bool {
+        let counts = |sent: Sent| matches!(sent, Sent::Whole | Sent::CallsNotRun);
+        self.assistant().is_some_and(|(reply, sent)| counts(sent) && reported(&reply.usage) > 0)
+    }
+
     /// A prompt, a steer or a follow-up (not a command's output or an extension's message).
     pub fn is_prompt(&self) -> bool {
         matches!(self.meaning, Meaning::User { prompt: true, .. })
@@ -154,6 +160,11 @@ impl Item {
             Meaning::Compaction(summary) if summary.message.is_some() => Some(summary),
             _ => None,
         }
+    }
+
+    /// A compaction whose summary stands in for what came before.
+    pub fn is_boundary(&self) -> bool {
+        self.summary().is_some()
     }
 
     /// The assistant message for a model that did not write it: no thinking, no signatures. None: nothing is left.

@@ -1,7 +1,8 @@
 //! What is sent: the stored sessions that broke peers, and the kinds of fault behind them.
 
-pub(super) mod fixtures;
+pub(crate) mod fixtures;
 mod properties;
+mod samples;
 mod tokens;
 
 use fixtures::{Branch, shown, valid};

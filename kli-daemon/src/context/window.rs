@@ -63,6 +63,11 @@ impl Window {
         Ok(window)
     }
 
+    /// The end of a branch alone, root → leaf: for what its last entries tell.
+    pub fn of_end(items: Vec<Arc<Item>>) -> Window {
+        Window { items, ..Window::default() }
+    }
+
     /// Takes in a record that was appended at the leaf. Not for records of another program: read again then.
     pub fn push(&mut self, item: Arc<Item>) {
         match &item.meaning {
@@ -209,6 +214,12 @@ impl Window {
             *item = Arc::new(item.edited(replacement));
         }
     }
+}
+
+/// What is wrong with the boundary of the compaction that counts; `above` says whether an entry of that id lies above
+/// it on its branch.
+pub fn boundary_warning(compaction: &Item, mut above: impl FnMut(&str) -> bool) -> Option<Warning> {
+    kept_above(compaction, compaction.summary()?, &[], &mut above).err()
 }
 
 /// The boundary above a compaction; none: it keeps nothing.

@@ -280,8 +280,9 @@ impl Assembler {
         };
         let window = self.start.model.context_window;
         let read = self.usage.input.saturating_add(self.usage.cache_read);
-        if window > 0 && read > window {
-            // Some servers cut the beginning off without a word, and answer to the rest.
+        // Some servers cut the beginning off without a word, and answer to the rest; some have no room to answer.
+        let no_room = stop == StopReason::Length && self.parts.is_empty() && read >= window / 100 * 99;
+        if window > 0 && (read > window || no_room) {
             let what = format!("The conversation is too long for this model ({read} tokens, its window has {window}).");
             return self.fail(Failure::fatal(RunErrorKind::ContextOverflow, what), StopReason::Error, events);
         }

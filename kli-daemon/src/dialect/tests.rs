@@ -65,7 +65,7 @@ pub fn request(model: Arc<ModelInfo>, messages: Value) -> Request {
 }
 
 pub fn encode(api: Api, base_url: &str, request: &Request) -> Value {
-    api.dialect().encode(request, Target { api, base_url }).body
+    serde_json::from_slice(&api.dialect().encode(request, Target { api, base_url }).body).unwrap()
 }
 
 /// How a reply ended.

@@ -43,13 +43,13 @@ pub struct Said<'a> {
 pub enum Piece<'a> {
     Text { text: &'a str, signature: Option<&'a str> },
     Thinking(&'a ThinkingBlock),
-    Call { id: String, call: &'a ToolCallBlock },
+    Call { id: Cow<'a, str>, call: &'a ToolCallBlock },
 }
 
 /// A tool result: its text is never empty.
 #[derive(Debug, PartialEq)]
 pub struct Returned<'a> {
-    pub id: String,
+    pub id: Cow<'a, str>,
     pub name: &'a str,
     pub parts: Vec<Part<'a>>,
     pub is_error: bool,
@@ -57,12 +57,13 @@ pub struct Returned<'a> {
 
 impl Returned<'_> {
     /// The text parts as one.
-    pub fn text(&self) -> String {
-        let texts = self.parts.iter().filter_map(|part| match part {
+    pub fn text(&self) -> Cow<'_, str> {
+        let mut texts = self.parts.iter().filter_map(|part| match part {
             Part::Text(text) => Some(text.as_ref()),
             Part::Image(_) => None,
         });
-        texts.collect::<Vec<_>>().join("\n")
+        let first = texts.next().unwrap_or_default();
+        texts.fold(Cow::Borrowed(first), |all, text| Cow::Owned(format!("{all}\n{text}")))
     }
 }
 
@@ -174,7 +175,7 @@ fn pieces_of<'a>(message: &'a AssistantMessage, own: bool, ids: &mut Ids<'a>) ->
     }
 }
 
-fn returned<'a>(id: String, name: &'a str, result: &'a ToolResultMessage, images: bool) -> Returned<'a> {
+fn returned<'a>(id: Cow<'a, str>, name: &'a str, result: &'a ToolResultMessage, images: bool) -> Returned<'a> {
     let mut parts = parts_of(&result.content, images);
     if !parts.iter().any(|part| matches!(part, Part::Text(_))) {
         let note = if parts.is_empty() { NO_OUTPUT } else { "(an image)" };
@@ -186,26 +187,26 @@ fn returned<'a>(id: String, name: &'a str, result: &'a ToolResultMessage, images
 /// Hands out ids for one request.
 struct Ids<'a> {
     rule: IdRule,
-    used: HashSet<String>,
+    used: HashSet<Cow<'a, str>>,
     /// The calls of the last assistant message that have no result yet.
     open: VecDeque<Open<'a>>,
 }
 
 struct Open<'a> {
     stored: &'a str,
-    sent: String,
+    sent: Cow<'a, str>,
     name: &'a str,
 }
 
 impl<'a> Ids<'a> {
-    fn give(&mut self, call: &'a ToolCallBlock, own: bool) -> String {
+    fn give(&mut self, call: &'a ToolCallBlock, own: bool) -> Cow<'a, str> {
         let stored = call.id.as_str();
         let mut id = self.shape(stored, own);
         let mut n = 1u32;
         // Some providers begin again at `call_0` in each turn.
         while self.used.contains(&id) {
             n += 1;
-            id = self.numbered(stored, own, n);
+            id = Cow::Owned(self.numbered(stored, own, n));
         }
         self.used.insert(id.clone());
         self.open.push_back(Open { stored, sent: id.clone(), name: &call.name });
@@ -213,37 +214,37 @@ impl<'a> Ids<'a> {
     }
 
     /// The id and the name under which the call of a result was sent.
-    fn take(&mut self, stored: &str) -> Option<(String, &'a str)> {
+    fn take(&mut self, stored: &str) -> Option<(Cow<'a, str>, &'a str)> {
         let place = self.open.iter().position(|open| open.stored == stored)?;
         self.open.remove(place).map(|open| (open.sent, open.name))
     }
 
-    fn shape(&self, stored: &str, own: bool) -> String {
+    fn shape(&self, stored: &'a str, own: bool) -> Cow<'a, str> {
         match self.rule {
-            IdRule::Plain { .. } if own && !stored.is_empty() && stored.len() <= OWN_ID_MAX => stored.to_owned(),
+            IdRule::Plain { .. } if own && !stored.is_empty() && stored.len() <= OWN_ID_MAX => Cow::Borrowed(stored),
             IdRule::Plain { max } | IdRule::Strict { max } => {
                 let id = plain(stored);
                 // A cut could make two ids equal, which `give` mends, but a hash is steadier.
                 if id.is_empty() {
-                    "call".to_owned()
+                    Cow::Borrowed("call")
                 } else if id.len() > max {
                     let keep: String = id.chars().take(max.saturating_sub(10)).collect();
-                    format!("{keep}_{:09x}", hash(stored) & 0xf_ffff_ffff)
+                    Cow::Owned(format!("{keep}_{:09x}", hash(stored) & 0xf_ffff_ffff))
                 } else {
                     id
                 }
             }
             IdRule::NineAlphanumerics => {
                 if stored.len() == 9 && stored.bytes().all(|b| b.is_ascii_alphanumeric()) {
-                    stored.to_owned()
+                    Cow::Borrowed(stored)
                 } else {
-                    nine(hash(stored))
+                    Cow::Owned(nine(hash(stored)))
                 }
             }
         }
     }
 
-    fn numbered(&self, stored: &str, own: bool, n: u32) -> String {
+    fn numbered(&self, stored: &'a str, own: bool, n: u32) -> String {
         match self.rule {
             IdRule::NineAlphanumerics => nine(hash(&format!("{stored}\n{n}"))),
             IdRule::Plain { max } | IdRule::Strict { max } => {
@@ -257,9 +258,13 @@ impl<'a> Ids<'a> {
 }
 
 /// The part before a `|` (pi stores two ids of the Responses API in one), other characters as `_`.
-fn plain(stored: &str) -> String {
+fn plain(stored: &str) -> Cow<'_, str> {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
     let first = stored.split('|').next().unwrap_or_default();
-    first.chars().map(|c| if c.is_ascii_alphanumeric() || c == '_' || c == '-' { c } else { '_' }).collect()
+    match first.chars().all(is_plain) {
+        true => Cow::Borrowed(first),
+        false => Cow::Owned(first.chars().map(|c| if is_plain(c) { c } else { '_' }).collect()),
+    }
 }
 
 /// FNV-1a: the same on every machine and in every version, since ids must not change between requests.

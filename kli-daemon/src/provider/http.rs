@@ -106,6 +106,36 @@ struct Reading {
     response: Response,
     body: Body,
     deadline: Instant,
+    pace: Pace,
+}
+
+/// How fast a body comes. One that comes in many small pieces, faster than anybody reads them, is taken in larger
+/// ones: each wait for a piece costs more than reading it.
+#[derive(Default)]
+struct Pace {
+    waits: u32,
+    last: Option<Instant>,
+}
+
+/// Waits after which a body counts as one of many pieces; short replies are never held up.
+const MANY: u32 = 32;
+/// Pieces that come within this time are fast.
+const FAST: Duration = Duration::from_millis(2);
+/// How long to let them gather.
+const REST: Duration = Duration::from_millis(5);
+
+impl Pace {
+    /// Before a wait for the next piece.
+    async fn rest(&mut self) {
+        self.waits += 1;
+        if self.waits > MANY && self.last.is_some_and(|last| last.elapsed() < FAST) {
+            tokio::time::sleep(REST).await;
+        }
+    }
+
+    fn came(&mut self) {
+        self.last = Some(Instant::now());
+    }
 }
 
 /// What kind of body it is shows only in its first bytes: servers send JSON and web pages under any type.
@@ -184,8 +214,6 @@ impl Exchange {
         let url = format!("{}{}", self.endpoint.base_url, call.path);
         let timeouts = self.endpoint.timeouts;
         let client = self.clients.for_url(&url, timeouts.connect)?;
-        let body = serde_json::to_vec(&call.body)
-            .map_err(|e| Failure::fatal(RunErrorKind::Internal, format!("The request could not be written: {e}.")))?;
         let mut builder = client
             .post(&url)
             .header("content-type", "application/json")
@@ -204,7 +232,7 @@ impl Exchange {
             builder = builder.header(name, value);
         }
         let deadline = Instant::now() + timeouts.idle;
-        let response = match tokio::time::timeout_at(deadline, builder.body(body).send()).await {
+        let response = match tokio::time::timeout_at(deadline, builder.body(call.body).send()).await {
             Ok(Ok(response)) => response,
             Ok(Err(e)) => return Err(fault::of_transport(&e, &self.endpoint.base_url)),
             Err(_) => return Err(fault::silence(timeouts.idle)),
@@ -217,6 +245,7 @@ impl Exchange {
             response,
             body: Body::Unknown(Vec::new()),
             deadline: Instant::now() + timeouts.idle,
+            pace: Pace::default(),
         })))
     }
 
@@ -237,7 +266,15 @@ impl Exchange {
 
     async fn read(&mut self, mut reading: Box<Reading>) -> Result<Step, Failure> {
         let idle = self.endpoint.timeouts.idle;
-        let chunk = match tokio::time::timeout_at(reading.deadline, reading.response.chunk()).await {
+        let next = match reading.response.chunk().now_or_never() {
+            Some(ready) => Ok(ready),
+            None => {
+                reading.pace.rest().await;
+                tokio::time::timeout_at(reading.deadline, reading.response.chunk()).await
+            }
+        };
+        reading.pace.came();
+        let chunk = match next {
             Ok(Ok(Some(chunk))) => chunk,
             Ok(Ok(None)) => return self.end(reading.body, None),
             Ok(Err(e)) => return self.end(reading.body, Some(fault::of_transport(&e, &self.endpoint.base_url))),

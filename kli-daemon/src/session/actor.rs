@@ -8,6 +8,7 @@ mod compacting;
 mod edits;
 mod forks;
 mod host;
+mod instructions;
 mod kept;
 mod navigate;
 mod partial;
@@ -28,7 +29,7 @@ use serde_json::Value;
 use tokio::sync::{mpsc, oneshot, watch};
 
 pub use compacting::Navigated;
-pub use edits::{Extension, check_option, clean_name};
+pub use edits::{Extension, check_option, clean_name, mark};
 pub use forks::{ForkOrder, ForkPoint, Forked};
 pub use kept::Kept;
 pub use prompts::{PromptAnswer, PromptOrder, Started};
@@ -36,8 +37,7 @@ pub use shell::ShellOrder;
 pub use state::{WHOLE_ENTRY, shortened};
 
 use super::branch::{BranchSettings, Cache};
-use super::deltas::Deltas;
-use super::handle::{Handle, MAILBOX};
+use super::handle::{Door, Handle, MAILBOX};
 use super::hub::Hub;
 use super::{Deps, Settings};
 use crate::compaction::Auto;
@@ -52,6 +52,8 @@ pub(super) enum Message {
     Stop(oneshot::Sender<()>),
     /// Ends the actor, unless it is needed: then the sender is dropped.
     Unload(oneshot::Sender<Box<Kept>>),
+    /// As `Unload`, where the file need not bring it back as it was: it is read anew.
+    Reopen(oneshot::Sender<Box<Kept>>),
 }
 
 /// What a session that has no record yet will be opened with.
@@ -70,9 +72,9 @@ pub struct Actor {
     pub(super) deps: Arc<Deps>,
     /// Milestone events on disk, once the session has a file.
     events: Option<EventLog>,
-    /// Deltas that wait to be told together.
-    deltas: Deltas,
     me: mpsc::WeakSender<Message>,
+    /// For those who follow it, also when it is opened anew.
+    door: Arc<Door>,
     status: watch::Sender<Status>,
     opening: Opening,
     /// Model and options of the branch that the next entry goes on.
@@ -97,6 +99,8 @@ pub struct Actor {
     /// Messages of the branch, read before: a turn reads only what is new.
     /// Shared with the run, which assembles its requests beside the actor; a mutex, since both look at it.
     cache: Arc<Mutex<Cache>>,
+    /// System prompt and tools as last sent.
+    instructions: Option<Arc<instructions::Instructions>>,
     stopping: Option<oneshot::Sender<()>>,
     /// Of the system prompt: the day on which the session was opened, the same until it is closed, so that
     /// midnight does not cost a provider's cache.
@@ -118,6 +122,8 @@ pub(super) fn spawn(log: Arc<Log>, deps: Arc<Deps>, opening: Opening, kept: Kept
         Arc::new(Hub::new(last, deps.settings().max_subscriber_bytes))
     });
     let (mailbox, inbox) = mpsc::channel(MAILBOX);
+    let door = kept.door.unwrap_or_default();
+    door.lead_to(&mailbox);
     let (status, watched) = watch::channel(Status::Idle);
     log.set_opening_name(opening.name.clone());
     let facts = log.facts();
@@ -129,8 +135,8 @@ pub(super) fn spawn(log: Arc<Log>, deps: Arc<Deps>, opening: Opening, kept: Kept
         hub: hub.clone(),
         deps,
         events,
-        deltas: Deltas::default(),
         me: mailbox.downgrade(),
+        door: door.clone(),
         status,
         opening,
         branch: BranchSettings::default(),
@@ -147,6 +153,7 @@ pub(super) fn spawn(log: Arc<Log>, deps: Arc<Deps>, opening: Opening, kept: Kept
         shells: vec![],
         aborted_shells: vec![],
         cache: Arc::default(),
+        instructions: None,
         stopping: None,
         date: kept.date.unwrap_or(today),
         title: facts.first_prompt.as_deref().map(|prompt| crate::store::title(None, Some(prompt))),
@@ -154,12 +161,12 @@ pub(super) fn spawn(log: Arc<Log>, deps: Arc<Deps>, opening: Opening, kept: Kept
     actor.mode = actor.mode_said();
     actor.refresh_branch();
     tokio::spawn(actor.live(inbox));
-    Handle { id, log, hub, status: watched, mailbox, used: Arc::new(AtomicBool::new(true)) }
+    Handle { id, log, hub, status: watched, mailbox, door, used: Arc::new(AtomicBool::new(true)) }
 }
 
 impl Actor {
     async fn live(mut self, mut inbox: mpsc::Receiver<Message>) {
-        while let Some(message) = self.next(&mut inbox).await {
+        while let Some(message) = inbox.recv().await {
             match message {
                 Message::Call(call) => call(&mut self),
                 Message::Stop(done) => {
@@ -171,7 +178,11 @@ impl Actor {
                     let _ = reply.send(Box::new(self.into_kept()));
                     return;
                 }
-                Message::Unload(_) => {}
+                Message::Reopen(reply) if self.is_quiet() && self.queue.is_empty() && self.stopping.is_none() => {
+                    let _ = reply.send(Box::new(self.into_kept()));
+                    return;
+                }
+                Message::Unload(_) | Message::Reopen(_) => {}
             }
             if self.stopping.is_some() && self.is_quiet() {
                 break;
@@ -182,17 +193,6 @@ impl Actor {
         if let Some(done) = self.stopping.take() {
             let _ = done.send(());
         }
-    }
-
-    /// The next message; tells what was held back when it is due. None: nobody can reach the session any more.
-    async fn next(&mut self, inbox: &mut mpsc::Receiver<Message>) -> Option<Message> {
-        if let Some(due) = self.deltas.due() {
-            match tokio::time::timeout_at(due, inbox.recv()).await {
-                Ok(message) => return message,
-                Err(_) => self.publish_held(),
-            }
-        }
-        inbox.recv().await
     }
 
     async fn sync(&self) {

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use kli_protocol::api::{
-    ContextUse, Image, ModelInfo, ModelRef, RunError, RunErrorKind, RunOutcome, RunStop, ToolDescription,
+    ContextUse, Image, ModelInfo, ModelRef, RunError, RunErrorKind, RunOutcome, RunStop, ToolDescription, Warning,
 };
 use kli_protocol::record::{Block, Body, Content, Custom, Kind, Message, Record, StopReason, ToolCallBlock, Usage};
 use serde::{Deserialize, Serialize};
@@ -34,7 +34,9 @@ pub(super) fn settings(
     default_options: &BTreeMap<String, Value>,
 ) -> BranchSettings {
     let mut settings = Settings::default();
-    let chain = log.settings_up(tip).map(|node| node.ix).chain(log.opening_settings().into_iter().rev());
+    // A long session has thousands of compactions, and their bodies say nothing here.
+    let on_branch = log.settings_up(tip).filter(|node| node.kind != Kind::Compaction).map(|node| node.ix);
+    let chain = on_branch.chain(log.opening_settings().into_iter().rev());
     for ix in chain {
         if let Ok(record) = log.record(ix) {
             settings.add_older(&record);
@@ -53,6 +55,27 @@ pub(super) struct Cache {
 }
 
 impl Cache {
+    /// Nothing has to be read for this place.
+    pub fn is_at(&self, tip: Option<Ix>) -> bool {
+        self.known.as_ref().is_some_and(|(at, _)| *at == tip)
+    }
+
+    /// Takes in records that were just appended one on the other, so that they need not be read back.
+    pub fn appended(&mut self, log: &Log, records: Vec<Record>, ixs: &[Ix]) {
+        let Some((at, window)) = &mut self.known else { return };
+        for (record, ix) in records.into_iter().zip(ixs) {
+            if record.body.kind().is_mark() {
+                continue;
+            }
+            // Another branch: it is read when it is asked for.
+            if log.parent(*ix) != *at {
+                return;
+            }
+            window.push(Arc::new(Item::from(record)));
+            *at = Some(*ix);
+        }
+    }
+
     pub fn window(&mut self, log: &Log, tip: Option<Ix>) -> Result<&Window> {
         let caught_up = match &mut self.known {
             Some((at, window)) => catch_up(log, at, window, tip)?,
@@ -65,6 +88,19 @@ impl Cache {
             Some((_, window)) => Ok(window),
             None => Err(crate::store::StoreError::Other("the window was not read".into())),
         }
+    }
+
+    /// Looks at the end of the branch: at least from the last reply on whose usage was reported. Where the window is
+    /// not known that is read alone, and not the whole of a branch that was never compacted.
+    pub fn look_at_end<R>(&mut self, log: &Log, tip: Option<Ix>, look: impl FnOnce(&Window) -> R) -> Result<R> {
+        let known = match &mut self.known {
+            Some((at, window)) => catch_up(log, at, window, tip)?,
+            None => false,
+        };
+        if !known && let Some(end) = read_end(log, tip)? {
+            return Ok(look(&end));
+        }
+        self.window(log, tip).map(look)
     }
 }
 
@@ -94,11 +130,39 @@ fn catch_up(log: &Log, at: &mut Option<Ix>, window: &mut Window, tip: Option<Ix>
 /// The window of any branch.
 pub(super) fn read(log: &Log, tip: Option<Ix>) -> Result<Window> {
     let up = log.up(tip).map(|node| item(log, node.ix));
-    let on_branch = |id: &str| match (log.find(id), tip) {
-        (Ok(ix), Some(tip)) => log.is_ancestor(ix, tip),
+    let on_branch = |id: &str| match (log.find_whole(id), tip) {
+        (Some(ix), Some(tip)) => log.is_ancestor(ix, tip),
         _ => false,
     };
     Window::read(up, on_branch)
+}
+
+/// What is odd about the part of a branch that counts, without reading it.
+pub(super) fn window_warnings(log: &Log, tip: Option<Ix>) -> Vec<Warning> {
+    let compactions = log.settings_up(tip).filter(|node| node.kind == Kind::Compaction);
+    let read = compactions.filter_map(|node| Some((node.ix, item(log, node.ix).ok()?)));
+    let Some((at, last)) = read.into_iter().find(|(_, item)| item.is_boundary()) else { return vec![] };
+    let above = |id: &str| log.find_whole(id).is_some_and(|ix| ix != at && log.is_ancestor(ix, at));
+    context::boundary_warning(&last, above).into_iter().collect()
+}
+
+/// The end of a branch from the last reply with usage on; none where that is far, or a compaction or an edit decides
+/// what counts.
+fn read_end(log: &Log, tip: Option<Ix>) -> Result<Option<Window>> {
+    let mut items = vec![];
+    for node in log.up(tip).take(MAX_CATCH_UP) {
+        if matches!(node.kind, Kind::Compaction | Kind::ContextEdit) {
+            break;
+        }
+        let item = item(log, node.ix)?;
+        let ends = item.tells_usage();
+        items.push(item);
+        if ends {
+            items.reverse();
+            return Ok(Some(Window::of_end(items)));
+        }
+    }
+    Ok(None)
 }
 
 /// Everything of a request but its messages.
@@ -117,25 +181,21 @@ pub(super) struct Setting {
     pub descriptions: Arc<[ToolDescription]>,
     pub work_dir: PathBuf,
     pub system_prompt: Arc<str>,
-}
-
-impl Setting {
     /// Tokens of system prompt and tools.
-    pub fn overhead(&self) -> u64 {
-        context::estimate::overhead(&self.system_prompt, &self.descriptions)
-    }
+    pub overhead: u64,
 }
 
 impl Shape {
     /// Tokens of the request that these messages make.
     pub fn tokens(&self, assembled: &Assembled) -> u64 {
-        assembled.tokens(self.setting.overhead())
+        assembled.tokens(self.setting.overhead)
     }
 
     pub fn request(&self, assembled: Assembled, cache_key: String) -> Request {
         let tokens = self.tokens(&assembled);
-        let mut messages = assembled.messages.clone();
-        if assembled.ends_in_reply() {
+        let in_reply = assembled.ends_in_reply();
+        let mut messages = assembled.messages;
+        if in_reply {
             messages.push(context::continuation());
         }
         let max_tokens = context::estimate::output_limit(self.model.context_window, self.model.max_output, tokens);

@@ -1,7 +1,7 @@
 //! How the rest of the daemon reaches a session: its mailbox, its log to read, its events to follow.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use kli_protocol::api::Status;
 use kli_protocol::{ApiError, ErrorKind};
@@ -23,8 +23,24 @@ pub struct Handle {
     /// What goes on in it.
     pub status: watch::Receiver<Status>,
     pub(super) mailbox: mpsc::Sender<Message>,
+    pub(super) door: Arc<Door>,
     /// Somebody asked for it since the registry last looked.
     pub(super) used: Arc<AtomicBool>,
+}
+
+/// Where a session's mailbox is now: it has another when it was opened anew, and those who follow it stay. A mutex,
+/// since followers ask from tasks of their own.
+#[derive(Default)]
+pub(super) struct Door(Mutex<Option<mpsc::WeakSender<Message>>>);
+
+impl Door {
+    pub fn lead_to(&self, mailbox: &mpsc::Sender<Message>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(mailbox.downgrade());
+    }
+
+    pub fn mailbox(&self) -> Option<mpsc::Sender<Message>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).as_ref()?.upgrade()
+    }
 }
 
 /// The answer to a call that the session has taken.

@@ -210,11 +210,11 @@ impl Registry {
         let last = blocking(move || store.last(&wanted)).await?.map_err(api_error)?;
         match last {
             Some(LastUsed::Id(id)) => {
-                let handle = self.open_id(&id).await?;
+                let handle = self.opened(self.open_id(&id).await?).await?;
                 self.used(&handle).await.map(Some)
             }
             Some(LastUsed::Path(path)) => {
-                let handle = self.open_path(&path).await?;
+                let handle = self.opened(self.open_path(&path).await?).await?;
                 self.used(&handle).await.map(Some)
             }
             None if create => {

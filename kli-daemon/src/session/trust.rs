@@ -34,6 +34,12 @@ impl Trust {
         dir.ancestors().find_map(|dir| said.get(dir).copied()).unwrap_or_default()
     }
 
+    /// Whether anything was said of the directory, or of one above it.
+    pub fn is_known(&self, dir: &Path) -> bool {
+        let said = self.said();
+        dir.ancestors().any(|dir| said.contains_key(dir))
+    }
+
     /// `dir` is canonical.
     pub fn set(&self, dir: &Path, trusted: bool) -> std::io::Result<()> {
         let mut said = self.said();
@@ -73,6 +79,7 @@ mod tests {
         for trust in [trust, Trust::load(Some(file.clone()))] {
             assert!(trust.is_trusted(Path::new("/p")) && trust.is_trusted(Path::new("/p/sub/dir")));
             assert!(!trust.is_trusted(Path::new("/p/bad/x")) && !trust.is_trusted(Path::new("/")));
+            assert!(trust.is_known(Path::new("/p/bad/x")) && !trust.is_known(Path::new("/q")));
         }
         std::fs::write(&file, "{damaged").unwrap();
         assert!(!Trust::load(Some(file)).is_trusted(Path::new("/p")));

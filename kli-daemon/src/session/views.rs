@@ -16,6 +16,7 @@ use super::actor::shortened;
 use super::{api_error, branch};
 use crate::context::{estimate, preview};
 use crate::store::{Ix, Log, Role};
+use fold::Part;
 use pages::{Page, cursor_of, position};
 
 /// Children that a node names at most; `childCount` says how many there are.
@@ -24,49 +25,59 @@ const MAX_CHILDREN: usize = 1000;
 /// The tree, flat, from the newest nodes back.
 pub fn tree(log: &Log, params: &GetTreeParams) -> Result<GetTreeResult, ApiError> {
     let view = params.view.unwrap_or_default();
-    let find = |id: &Option<String>| id.as_deref().map(|id| log.find(id)).transpose().map_err(api_error);
-    let (root, last) = (find(&params.root_id)?, find(&params.last_id)?);
-    let within =
-        |ix: Ix| root.is_none_or(|root| log.is_ancestor(root, ix)) && last.is_none_or(|last| log.is_ancestor(ix, last));
+    let part = Part { root: shown_entry(log, &params.root_id)?, last: shown_entry(log, &params.last_id)? };
     let leaf = log.leaf();
     let before = position(params.cursor.as_deref())?.unwrap_or(log.end());
     let mut page = Page::new(page_limit(params.limit, PAGE)?);
-    let mut next = None;
+    let mut more = false;
+    let roots;
     if view == TreeView::All {
-        for node in log.entries_before(before) {
-            if root.is_some_and(|root| node.ix < root) {
+        for ix in all_before(log, part, before) {
+            more = page.is_full();
+            if more {
                 break;
             }
-            if !within(node.ix) {
-                continue;
-            }
-            if page.is_full() {
-                next = page.items_last().map(|n: &TreeNode| n.id.clone());
-                break;
-            }
-            let shown = tree_node(log, node.ix, leaf)?;
+            let shown = tree_node(log, ix, leaf)?;
             page.push(weight(&shown), shown);
         }
+        roots = part.root.map_or_else(|| log.children(None), |root| vec![root]);
     } else {
-        let fold = fold::Fold::new(log, view, leaf, &within);
+        let fold = fold::Fold::new(log, view, leaf, part);
         for shown in fold.shown_before(before) {
-            if page.is_full() {
-                next = page.items_last().map(|n: &TreeNode| n.id.clone());
+            more = page.is_full();
+            if more {
                 break;
             }
             let mut node = tree_node(log, shown.ix, leaf)?;
             fold.dress(log, shown, &mut node);
             page.push(weight(&node), node);
         }
+        roots = part.root.map_or_else(|| fold.roots().collect(), |root| vec![root]);
     }
-    let roots = match params.root_id.is_some() {
-        true => root.into_iter().map(|ix| log.id(ix)).collect(),
-        false => fold::shown_roots(log, view, leaf).into_iter().map(|ix| log.id(ix)).collect(),
-    };
+    let roots = roots.into_iter().map(|ix| log.id(ix)).collect();
     let mut nodes = page.into_items();
     nodes.reverse();
-    let next_cursor = next.map(|id| log.find(&id).map(cursor_of)).transpose().map_err(api_error)?;
+    let next = nodes.first().filter(|_| more).map(|node: &TreeNode| log.find(&node.id).map(cursor_of));
+    let next_cursor = next.transpose().map_err(api_error)?;
     Ok(GetTreeResult { leaf_id: leaf.map(|ix| log.id(ix)), roots, nodes, next_cursor })
+}
+
+/// An entry of the tree that a call names.
+fn shown_entry(log: &Log, id: &Option<String>) -> Result<Option<Ix>, ApiError> {
+    let Some(id) = id else { return Ok(None) };
+    let ix = log.find(id).map_err(api_error)?;
+    match log.node(ix) {
+        Some(node) if !node.kind.is_mark() => Ok(Some(ix)),
+        _ => Err(super::actor::mark(id)),
+    }
+}
+
+/// All entries of a part, newest first.
+fn all_before(log: &Log, part: Part, before: Ix) -> Box<dyn Iterator<Item = Ix> + '_> {
+    match part {
+        Part { root: None, last: None } => Box::new(log.entries_before(before).map(|node| node.ix)),
+        part => Box::new(fold::entries_of(log, part).into_iter().filter(move |ix| *ix < before)),
+    }
 }
 
 fn weight(node: &TreeNode) -> usize {

@@ -9,7 +9,7 @@ use std::io::Write;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use kli_protocol::api::Unreadable;
+use kli_protocol::api::{Unreadable, Warning};
 use kli_protocol::record::{Base, Header};
 use serde::{Deserialize, Serialize};
 
@@ -28,8 +28,6 @@ pub struct Summary {
     pub glanced: bool,
     /// A fork of which only the own file was read: what its base adds is missing.
     pub unjoined: bool,
-    /// As the header says: an id, or a path.
-    pub parent_session: Option<String>,
     pub base: Option<Base>,
     pub migrated_from: Option<String>,
 }
@@ -48,6 +46,16 @@ struct Known {
     /// The look at the directory that saw it last.
     #[serde(skip)]
     seen: u64,
+}
+
+/// What a file is that somebody names by its path.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Claim {
+    /// The session of this id, or what that was written anew from.
+    Owned(String),
+    /// Not readable, or another has its id: says why.
+    Refused(String),
+    Unknown,
 }
 
 #[derive(Default)]
@@ -115,16 +123,17 @@ impl Catalog {
         self.files.iter().find(|(_, known)| glanced(known)).map(|(path, known)| (path.clone(), known.stamp))
     }
 
-    /// A fork whose base was not asked yet.
-    pub fn unjoined(&self) -> Option<(PathBuf, Stamp, String)> {
-        self.owners.iter().find_map(|(id, path)| {
+    /// The forks whose bases were not asked yet.
+    pub fn unjoined(&self) -> Vec<(PathBuf, Stamp, String)> {
+        let unjoined = |(id, path): (&String, &PathBuf)| {
             let known = self.files.get(path)?;
             known.what.as_ref().ok().filter(|s| s.unjoined)?;
             Some((path.clone(), known.stamp, id.clone()))
-        })
+        };
+        self.owners.iter().filter_map(unjoined).collect()
     }
 
-    /// What the whole of a fork says; none: it could not be opened, and its own file has to do.
+    /// What the whole of a session says; none: it could not be opened, and its own file has to do.
     pub fn join(&mut self, path: &Path, stamp: Stamp, whole: Option<Facts>) {
         let Some(known) = self.files.get_mut(path).filter(|known| known.stamp == stamp) else { return };
         let Ok(summary) = &mut known.what else { return };
@@ -141,7 +150,7 @@ impl Catalog {
 
     /// Whether the background has something to do.
     pub fn is_unfinished(&mut self) -> bool {
-        self.unfinished = self.unfinished && (self.glanced().is_some() || self.unjoined().is_some());
+        self.unfinished = self.unfinished && (self.glanced().is_some() || !self.unjoined().is_empty());
         self.unfinished
     }
 
@@ -222,9 +231,34 @@ impl Catalog {
         self.owners.get(id)
     }
 
-    /// Where the records of a session lie for those that forked from it: deleted ones too.
+    /// What a file of the directory is, by its path.
+    pub fn claim(&self, path: &Path) -> Claim {
+        match self.files.get(path).map(|known| &known.what) {
+            None => Claim::Unknown,
+            Some(Err(reason)) => Claim::Refused(reason.clone()),
+            Some(Ok(summary)) => match self.vain.get(path) {
+                // Written anew in another file, which is the session from then on.
+                Some(reason) if !reason.is_empty() => Claim::Refused(reason.clone()),
+                _ => Claim::Owned(summary.facts.id.clone()),
+            },
+        }
+    }
+
+    /// The files of old formats that were written anew in this one.
+    pub fn migrated_to(&self, path: &Path) -> Vec<PathBuf> {
+        let summary = |path: &Path| self.files.get(path).and_then(|known| known.what.as_ref().ok());
+        let old = summary(path).and_then(|s| Some((path.with_file_name(s.migrated_from.as_ref()?), &s.facts.id)));
+        let same = old.filter(|(old, id)| summary(old).is_some_and(|summary| summary.facts.id == **id));
+        same.into_iter().map(|(old, _)| old).collect()
+    }
+
+    /// Where the records of a session lie for those that forked from it: deleted ones too, and of a deleted one that
+    /// was written anew the new file.
     pub fn base_path(&self, id: &str) -> Option<&PathBuf> {
-        let deleted = || self.deleted.iter().find(|(_, known)| known.what.as_ref().is_ok_and(|s| s.facts.id == id));
+        let deleted = || {
+            let all = self.deleted.iter().filter_map(|(path, known)| Some((path, known.what.as_ref().ok()?)));
+            all.filter(|(_, summary)| summary.facts.id == id).max_by_key(|(_, summary)| summary.migrated_from.is_some())
+        };
         self.path_of(id).or_else(|| deleted().map(|(path, _)| path))
     }
 
@@ -292,6 +326,16 @@ pub fn parent_id(parent: &str) -> Option<String> {
     }
     let name = path.file_name()?.to_str()?.strip_suffix(".jsonl")?;
     name.split_once('_').map(|(_, id)| id.to_owned()).filter(|id| names::valid_session_id(id))
+}
+
+/// What is said of a session whose header names a parent that is not found.
+pub fn unknown_parent(parent: &str, path: &Path) -> Warning {
+    Warning {
+        kind: "parentSession".to_owned(),
+        message: format!("the session that this one was forked from ({parent}) cannot be told"),
+        path: Some(path.display().to_string()),
+        offset: Some(0),
+    }
 }
 
 /// `*.jsonl` (and deleted ones) in a directory and its direct subdirectories.
@@ -413,14 +457,11 @@ fn read_summary(path: &Path, extent: Extent, stop: &Stop) -> super::Result<Summa
     // Parents that lie in the base are not missing.
     facts.warnings = warnings.list;
     let Header { parent_session, base, migrated_from, .. } = head.header;
-    Ok(Summary {
-        facts,
-        glanced: extent == Extent::Ends,
-        unjoined: base.is_some(),
-        parent_session,
-        base,
-        migrated_from,
-    })
+    facts.parent_session = parent_session.as_deref().and_then(parent_id);
+    if let Some(parent) = parent_session.filter(|_| facts.parent_session.is_none()) {
+        facts.warnings.push(unknown_parent(&parent, path));
+    }
+    Ok(Summary { facts, glanced: extent == Extent::Ends, unjoined: base.is_some(), base, migrated_from })
 }
 
 /// A file of which only the beginning is shown, or all of it until somebody wants to stop.

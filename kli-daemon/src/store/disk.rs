@@ -24,6 +24,8 @@ pub struct Disk {
 pub enum Locking {
     None,
     Own,
+    /// Read beside whoever has it: not as the session that it is.
+    Apart,
 }
 
 impl Disk {
@@ -89,7 +91,7 @@ impl Disk {
 }
 
 fn lock(path: &Path, file: &File, locking: Locking) -> Result<Option<File>> {
-    if locking == Locking::None {
+    if locking != Locking::Own {
         return Ok(None);
     }
     let failed = |source| StoreError::Io { act: format!("cannot lock {}", path.display()), source };
@@ -146,5 +148,13 @@ impl Medium for Disk {
 
     fn sync(&self) -> io::Result<()> {
         self.file.sync_data()
+    }
+
+    fn unlock(&self) {
+        if let Some(lock) = &self.lock
+            && let Err(error) = lock.unlock()
+        {
+            tracing::warn!(path = %self.path.display(), %error, "the lock of a session file stays until it is closed");
+        }
     }
 }

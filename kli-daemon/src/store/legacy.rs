@@ -75,6 +75,18 @@ pub(super) fn migrate(log: &Log, old: &Placed) -> Result<()> {
     adopt(log, &path)
 }
 
+/// The file that an old one outside the session directory was written anew in.
+pub(super) fn successor(old: &Path) -> Option<PathBuf> {
+    let head = |path: &Path| scan::head(&Disk::open(path, Locking::None).ok()?, path).ok();
+    let was = head(old).filter(|head| head.shape != Shape::V3)?;
+    let name = old.file_name()?.to_str()?;
+    let is_it = |path: &PathBuf| {
+        let header = head(path).map(|head| head.header);
+        header.is_some_and(|new| new.id == was.header.id && new.migrated_from.as_deref() == Some(name))
+    };
+    new_names(old, &was.header.id).take_while(|path| path.exists()).find(is_it)
+}
+
 fn rename_free(from: &Path, to: &Path) -> std::io::Result<()> {
     match to.exists() {
         true => Err(std::io::Error::from(std::io::ErrorKind::AlreadyExists)),
@@ -91,13 +103,17 @@ fn new_header(log: &Log, old_path: &Path) -> Header {
 
 /// A name in the same directory that ends in the session's id, as every file that has an id should.
 fn free_path(old: &Path, id: &str) -> PathBuf {
+    new_names(old, id).find(|path| !path.exists()).unwrap_or_else(|| old.to_owned())
+}
+
+fn new_names(old: &Path, id: &str) -> impl Iterator<Item = PathBuf> {
     let stem = old.file_stem().map(|s| s.to_string_lossy().into_owned()).unwrap_or_default();
     let stamp = stem.strip_suffix(&format!("_{id}")).unwrap_or(&stem).to_owned();
-    let name = |n: u32| match n {
-        0 => format!("{stamp}-v3_{id}.jsonl"),
-        n => format!("{stamp}-v3-{n}_{id}.jsonl"),
-    };
-    (0..1000).map(|n| old.with_file_name(name(n))).find(|path| !path.exists()).unwrap_or_else(|| old.to_owned())
+    let (old, id) = (old.to_owned(), id.to_owned());
+    (0..1000).map(move |n| match n {
+        0 => old.with_file_name(format!("{stamp}-v3_{id}.jsonl")),
+        n => old.with_file_name(format!("{stamp}-v3-{n}_{id}.jsonl")),
+    })
 }
 
 /// Lines of the second format byte for byte, of the first with what they lack.

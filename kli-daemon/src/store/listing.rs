@@ -90,6 +90,11 @@ fn serve(dir: &Path, catalog: &Mutex<Catalog>, store: &Weak<Store>, work: &Recei
         }
         loop {
             let Some((path, stamp)) = lock().glanced() else { break };
+            // Of one that is open all is known.
+            if let Some(open) = store.upgrade().and_then(|store| store.facts_of(&path)) {
+                lock().join(&path, stamp, Some(open));
+                continue;
+            }
             let what = full_summary(&path, stop);
             // Whoever holds it wakes it again.
             if stop.is_set() {
@@ -110,12 +115,17 @@ fn serve(dir: &Path, catalog: &Mutex<Catalog>, store: &Weak<Store>, work: &Recei
 fn join_forks<'a>(lock: &dyn Fn() -> MutexGuard<'a, Catalog>, store: &Weak<Store>, stop: &Stop) {
     // Kept until the next one is open: forks often have a base in common.
     let mut before = None;
-    while !stop.is_set() {
-        let Some((path, stamp, id)) = lock().unjoined() else { return };
-        let Some(store) = store.upgrade() else { return };
-        let log = store.open(&id).ok();
-        let whole = log.as_ref().map(|log| log.facts());
-        lock().join(&path, stamp, whole);
-        drop(std::mem::replace(&mut before, log));
+    loop {
+        let all = lock().unjoined();
+        if all.is_empty() {
+            return;
+        }
+        for (path, stamp, id) in all {
+            let Some(store) = store.upgrade().filter(|_| !stop.is_set()) else { return };
+            let log = store.open(&id).ok();
+            let whole = log.as_ref().map(|log| log.facts());
+            lock().join(&path, stamp, whole);
+            drop(std::mem::replace(&mut before, log));
+        }
     }
 }

@@ -26,7 +26,8 @@ pub struct Log {
     pub(super) home: Home,
     pub(super) shared: Arc<Shared>,
     /// A lock and no message, since forks and readers look at it from many threads while its actor appends. Held
-    /// for index work only, never across I/O.
+    /// for index work; across I/O only while a file is read for the first time, or lines that another program
+    /// appended are read in.
     pub(super) state: RwLock<State>,
     /// A mutex, since next to the actor's appends a fork may have to bring an old file into the new format. Held
     /// across an append's I/O; readers never take it.
@@ -99,6 +100,10 @@ pub(super) struct State {
     pub head_end: u64,
     /// Own records that `.idx` holds, and whether the index came from there.
     pub indexed: usize,
+    /// Own records when `.idx` was last asked for.
+    pub asked: usize,
+    /// Rises with every change.
+    pub version: u64,
     pub from_idx: bool,
 }
 
@@ -169,6 +174,8 @@ impl Log {
                 newer: false,
                 head_end: 0,
                 indexed: 0,
+                asked: 0,
+                version: 0,
                 from_idx: false,
             }),
             base,
@@ -309,7 +316,7 @@ impl Log {
     }
 
     /// A visible record by its whole id.
-    pub(super) fn find_whole(&self, id: &str) -> Option<Ix> {
+    pub fn find_whole(&self, id: &str) -> Option<Ix> {
         self.chain().find_map(|log| {
             let ix = log.read().index.find(id).map(Ix)?;
             self.sees_of(log, ix).then_some(ix)
@@ -421,7 +428,9 @@ impl Log {
     }
 
     pub(super) fn write(&self) -> RwLockWriteGuard<'_, State> {
-        self.state.write().unwrap_or_else(PoisonError::into_inner)
+        let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
+        state.version += 1;
+        state
     }
 
     pub(super) fn lock_writer(&self) -> MutexGuard<'_, Writer> {
@@ -482,6 +491,17 @@ impl Log {
         self.read().header.base.as_ref().map(|base| base.session.clone())
     }
 
+    /// Why the part that it shares, with itself as a base, is not all there.
+    pub(super) fn incomplete(&self) -> Option<String> {
+        let lowest = self.chain().last()?;
+        let missing = lowest.wanted_base()?;
+        let (id, own) = (&lowest.id, &self.id);
+        let between = if id == own { String::new() } else { format!(" below {own}") };
+        Some(format!(
+            "the session {missing}, from which {id}{between} was forked, is not there; what they share cannot be shown"
+        ))
+    }
+
     pub(super) fn above(&self) -> BaseView<'_> {
         BaseView { log: self }
     }
@@ -490,9 +510,16 @@ impl Log {
         self.forked.store(true, Ordering::Release);
     }
 
-    /// Nothing is written to it any more.
+    /// Nothing is written to it any more; what was forked from it still reads it.
     pub(super) fn close(&self, reason: &str) {
-        self.write().read_only.get_or_insert_with(|| reason.to_owned());
+        let place = {
+            let mut state = self.write();
+            state.read_only.get_or_insert_with(|| reason.to_owned());
+            state.place.clone()
+        };
+        if let Some(place) = place {
+            place.medium.unlock();
+        }
     }
 }
 

@@ -24,6 +24,8 @@ pub trait Medium: Send + Sync {
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<usize>;
     /// All that was appended is on disk when this returns.
     fn sync(&self) -> io::Result<()>;
+    /// Lets another program append, where this one alone could.
+    fn unlock(&self) {}
 }
 
 /// The bytes from `offset` on, exactly `len`.

@@ -1,16 +1,17 @@
 //! All sessions of one daemon: made, opened, forked, listed, deleted.
 
+mod deleting;
 mod opening;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use kli_protocol::api::Unreadable;
 use kli_protocol::record::{Base, Header, HeaderKind, KLI_SESSION_VERSION, SESSION_VERSION};
 
-use super::catalog::{self, Catalog, Summary};
-use super::disk::{self, Locking};
+use super::catalog::{self, Catalog, Claim, Summary};
+use super::disk::Locking;
 use super::last::{Last, Used};
 use super::listing::Lister;
 use super::log::{Home, Log, Shared, Start};
@@ -18,8 +19,9 @@ use super::medium::Budget;
 use super::sidecar::Indexer;
 use super::sync::Syncer;
 use super::write::{file_below, put_header};
-use super::{Durability, Facts, Filter, Ix, NewSession, Result, StoreError, StoreSettings, names};
+use super::{Durability, Facts, Filter, Ix, NewSession, Result, StoreError, StoreSettings, legacy, names};
 use crate::clock::{parse_rfc3339, rfc3339};
+use deleting::Gone;
 
 /// All sessions of one daemon.
 pub struct Store {
@@ -32,7 +34,7 @@ pub struct Store {
     /// Sessions without files, which live as long as the daemon.
     memory: Mutex<HashMap<String, Arc<Log>>>,
     /// Ids that were deleted and must not be given again.
-    gone: Mutex<HashSet<String>>,
+    gone: Mutex<Gone>,
     catalog: Arc<Mutex<Catalog>>,
     /// Reads ahead for lists; none without a directory.
     lister: OnceLock<Lister>,
@@ -63,11 +65,11 @@ impl Store {
         let catalog = Arc::<Mutex<Catalog>>::default();
         let store = Arc::new(Store {
             last: Mutex::new(Last::load(dir.as_deref())),
+            gone: Mutex::new(Gone::load(dir.as_deref())),
             dir,
             shared: Arc::new(shared),
             slots: Mutex::default(),
             memory: Mutex::default(),
-            gone: Mutex::default(),
             catalog,
             lister: OnceLock::new(),
         });
@@ -132,29 +134,32 @@ impl Store {
             std::io::ErrorKind::NotFound => StoreError::SessionNotFound(path.display().to_string()),
             _ => StoreError::Io { act: format!("cannot open {}", path.display()), source },
         })?;
-        let home = if self.is_inside(&path) { Home::Dir } else { Home::Outside };
-        if home == Home::Dir {
-            let catalog = self.refreshed();
-            let id = catalog.summaries().find(|s| s.facts.path.as_deref() == Some(&path)).map(|s| s.facts.id.clone());
-            let reason = catalog.unreadable().into_iter().find(|u| Path::new(&u.path) == path).map(|u| u.reason);
-            drop(catalog);
-            if let Some(id) = id {
-                return self.open(&id);
-            }
-            if let Some(reason) = reason {
-                return Err(StoreError::Corrupt { path, reason, offset: None });
-            }
+        if !self.is_inside(&path) {
+            return self.load(&legacy::successor(&path).unwrap_or(path), Locking::Own);
         }
-        self.load(&path, if home == Home::Dir { Locking::None } else { Locking::Own })
+        let claim = self.refreshed().claim(&path);
+        match claim {
+            Claim::Owned(id) => self.open(&id),
+            Claim::Refused(reason) => Err(StoreError::Corrupt { path, reason, offset: None }),
+            Claim::Unknown => self.load(&path, Locking::None),
+        }
     }
 
     /// A file to read from only: not locked, so that it may be open elsewhere.
     pub(super) fn peek(self: &Arc<Self>, path: &Path) -> Result<Arc<Log>> {
         let path = path.canonicalize().map_err(|_| StoreError::SessionNotFound(path.display().to_string()))?;
-        match self.is_inside(&path) {
-            true => self.open_path(&path),
-            false => self.load(&path, Locking::None),
+        match self.is_inside(&path).then(|| self.refreshed().claim(&path)) {
+            Some(Claim::Owned(id)) if self.refreshed().path_of(&id) == Some(&path) => self.open(&id),
+            _ => self.load(&path, Locking::Apart),
         }
+    }
+
+    /// The session is to be read anew at its next opening, since it cannot be written to as it is.
+    pub fn forget(&self, log: &Arc<Log>) {
+        // One that cannot be looked at is being opened, and so another.
+        let is_it = |slot: &Slot| slot.log.try_lock().is_ok_and(|there| there.as_ptr() == Arc::as_ptr(log));
+        lock(&self.slots).retain(|_, slot| !is_it(slot));
+        log.close("this session was opened anew");
     }
 
     /// Takes back a session that was not wholly made.
@@ -281,36 +286,6 @@ impl Store {
         self.dir.is_some() && self.refreshed().is_unfinished()
     }
 
-    pub fn delete(&self, id: &str) -> Result<()> {
-        let log = self.live(id);
-        if lock(&self.memory).remove(id).is_some() {
-            lock(&self.gone).insert(id.to_owned());
-        } else if log.as_ref().is_none_or(|log| log.home == Home::Dir) {
-            let known = {
-                let mut catalog = self.refreshed();
-                match catalog.path_of(id) {
-                    Some(path) => Some(path.clone()),
-                    None if log.is_some() => None,
-                    None => return Err(missing(&mut catalog, id)),
-                }
-            };
-            // Keeps an append from making or growing the file behind our back.
-            let writer = log.as_ref().map(|log| log.lock_writer());
-            let path = log.as_ref().and_then(|log| log.path()).or(known);
-            if let Some(path) = path {
-                rename_deleted(&path)?;
-            }
-            lock(&self.gone).insert(id.to_owned());
-            drop(writer);
-        }
-        if let Some(log) = log {
-            log.close("this session was deleted");
-        }
-        lock(&self.slots).retain(|key, slot| key != id && lock(&slot.log).upgrade().is_none_or(|log| log.id != id));
-        self.remove_unneeded();
-        Ok(())
-    }
-
     /// Remembers the session last used in its work directory.
     pub fn set_last(&self, log: &Log) {
         let work_dir = log.facts().work_dir;
@@ -370,7 +345,7 @@ impl Store {
     fn check_free(&self, new: &NewSession) -> Result<()> {
         let id = &new.id;
         let exists = || StoreError::SessionExists(id.clone());
-        if self.live(id).is_some() || lock(&self.gone).contains(id) {
+        if self.live(id).is_some() || lock(&self.gone).has(id) {
             return Err(exists());
         }
         let taken = |catalog: &Catalog| catalog.base_path(id).is_some() || catalog.unreadable_of(id).is_some();
@@ -424,6 +399,12 @@ impl Store {
         slots.iter().filter_map(|slot| slot.log.try_lock().ok()?.upgrade()).collect()
     }
 
+    /// Of a session that is open, by its file.
+    pub(super) fn facts_of(&self, path: &Path) -> Option<Facts> {
+        let open = self.live_logs().into_iter().find(|log| log.path().as_deref() == Some(path))?;
+        Some(open.facts())
+    }
+
     fn refreshed(&self) -> MutexGuard<'_, Catalog> {
         let live = self.live_logs().into_iter().filter_map(|log| log.path()).collect();
         let mut catalog = lock(&self.catalog);
@@ -463,26 +444,6 @@ impl Store {
         facts.extend(live.values().map(|log| log.facts()));
         (facts, unreadable)
     }
-
-    fn remove_unneeded(&self) {
-        if self.dir.is_none() {
-            return;
-        }
-        // One that is gone may have been the last to need another.
-        loop {
-            let removable = self.refreshed().removable();
-            if removable.is_empty() {
-                return;
-            }
-            for path in removable {
-                // Where its session is still somebody's base in memory, the open file goes on.
-                if let Err(e) = std::fs::remove_file(&path) {
-                    tracing::warn!("{} could not be removed: {e}", path.display());
-                    return;
-                }
-            }
-        }
-    }
 }
 
 /// Which session was last used in a directory.
@@ -496,7 +457,6 @@ pub enum LastUsed {
 /// A summary, with what only the sessions that it was forked from can tell.
 fn listed(catalog: &Catalog, summary: &Summary) -> Facts {
     let mut facts = summary.facts.clone();
-    facts.parent_session = summary.parent_session.as_deref().and_then(catalog::parent_id);
     let mut base = summary.base.as_ref().filter(|_| summary.unjoined);
     let mut seen = 0;
     while let Some(wanted) = base
@@ -519,18 +479,6 @@ fn missing(catalog: &mut Catalog, id: &str) -> StoreError {
         Some((path, reason)) => StoreError::Corrupt { path, reason, offset: None },
         None => StoreError::SessionNotFound(id.to_owned()),
     }
-}
-
-fn rename_deleted(path: &Path) -> Result<()> {
-    let failed = |source| StoreError::Io { act: format!("cannot delete {}", path.display()), source };
-    match std::fs::rename(path, catalog::deleted_path(path)) {
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
-        renamed => renamed.map_err(failed)?,
-    }
-    for cache in ["idx", "events"] {
-        let _ = std::fs::remove_file(path.with_extension(format!("jsonl.{cache}")));
-    }
-    path.parent().map_or(Ok(()), disk::sync_dir).map_err(failed)
 }
 
 fn make_dir(dir: &Path) -> Result<()> {

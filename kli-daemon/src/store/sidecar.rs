@@ -5,13 +5,14 @@
 //! lies beyond is scanned. It is replaced by rename, never changed in place, so that one that is mapped stays.
 
 use std::fs::{File, OpenOptions};
-use std::io::{self, Write};
+use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use bytemuck::{Pod, Zeroable, bytes_of};
 use kli_protocol::record::Base;
@@ -19,7 +20,7 @@ use memmap2::MmapOptions;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use super::log::Log;
+use super::log::{Log, State};
 use super::medium::{self, Medium};
 use super::scan::{Head, Progress, Tail, Warnings};
 use crate::tree::{Index, Loaded, Parts, Rest, Slab};
@@ -58,7 +59,9 @@ struct About<R> {
 /// Where the index of a file lies: beside it, or for one outside the session directory among our caches.
 pub fn path_of(file: &Path, outside: bool) -> Option<PathBuf> {
     if !outside {
-        return Some(file.with_extension("jsonl.idx"));
+        let mut name = file.file_name()?.to_owned();
+        name.push(".idx");
+        return Some(file.with_file_name(name));
     }
     let dirs = directories::ProjectDirs::from("", "", "kli")?;
     let hash = Sha256::digest(file.as_os_str().as_encoded_bytes());
@@ -144,20 +147,51 @@ pub struct Snapshot<'a> {
     pub base: Option<Base>,
 }
 
-/// Writes the index of a file; a failure costs time at the next opening and nothing else.
-pub fn save(idx: &Path, file: &Path, snapshot: &Snapshot<'_>) {
-    // A last record without LF may turn out to be part of a longer line.
-    if snapshot.progress.tail == Tail::Unclosed || snapshot.index.is_empty() {
-        return;
-    }
-    if let Err(e) = write(idx, file, snapshot) {
-        tracing::debug!("{} could not be written: {e}", idx.display());
+impl<'a> Snapshot<'a> {
+    pub fn of(state: &'a State) -> Snapshot<'a> {
+        let State { index, progress, warnings, head_end, header, .. } = state;
+        Snapshot { index, progress, warnings, head_end: *head_end, base: header.base.clone() }
     }
 }
 
-fn write(idx: &Path, file: &Path, snapshot: &Snapshot<'_>) -> io::Result<()> {
-    let meta = std::fs::metadata(file)?;
-    let [rows, slots, foreign] = snapshot.index.parts();
+/// What is written, a piece at a time; none: it has changed since the first.
+pub trait Stored {
+    /// The rest, see [`about`].
+    fn about(&self, inode: u64, device: u64) -> Option<Vec<u8>>;
+    /// Adds bytes of a part (rows, slots, foreign ids) from `from` on, none at its end.
+    fn part(&self, part: usize, from: usize, into: &mut Vec<u8>) -> Option<()>;
+}
+
+impl Stored for Snapshot<'_> {
+    fn about(&self, inode: u64, device: u64) -> Option<Vec<u8>> {
+        about(self, inode, device)
+    }
+
+    fn part(&self, part: usize, from: usize, into: &mut Vec<u8>) -> Option<()> {
+        copy_part(self.index, part, from, into);
+        Some(())
+    }
+}
+
+/// How much is written at a time.
+const PIECE: usize = 256 * 1024;
+
+pub fn copy_part(index: &Index, part: usize, from: usize, into: &mut Vec<u8>) {
+    let mut skip = from;
+    for bytes in index.parts().get(part).into_iter().flatten() {
+        let rest = bytes.get(skip.min(bytes.len())..).unwrap_or_default();
+        skip = skip.saturating_sub(bytes.len());
+        let room = PIECE - into.len();
+        into.extend_from_slice(rest.get(..room.min(rest.len())).unwrap_or_default());
+    }
+}
+
+/// All but the parts. None where the end of the file is not certain: a last record without LF may turn out to be
+/// part of a longer line.
+pub fn about(snapshot: &Snapshot<'_>, inode: u64, device: u64) -> Option<Vec<u8>> {
+    if snapshot.progress.tail == Tail::Unclosed || snapshot.index.is_empty() {
+        return None;
+    }
     let mut warnings = snapshot.warnings.clone();
     // A torn tail is found again by whoever scans it again.
     warnings.list.retain(|warning| warning.kind != "tornTail");
@@ -165,40 +199,65 @@ fn write(idx: &Path, file: &Path, snapshot: &Snapshot<'_>) -> io::Result<()> {
         rest: snapshot.index.rest(),
         progress: Progress { tail: Tail::Clean, ..snapshot.progress.clone() },
         warnings,
-        inode: meta.ino(),
-        device: meta.dev(),
+        inode,
+        device,
         head_end: snapshot.head_end,
         base: snapshot.base.clone(),
     };
-    let rest = serde_json::to_vec(&about)?;
-    let parts: [Vec<&[u8]>; 4] = [rows, slots, foreign, vec![&rest]];
-    let mut head = Head0 { magic: MAGIC, lens: [0; 4], crcs: [0; 4], crc: 0, pad: 0 };
-    for ((part, len), crc) in parts.iter().zip(&mut head.lens).zip(&mut head.crcs) {
-        let mut hasher = crc32fast::Hasher::new();
-        for bytes in part.iter() {
-            hasher.update(bytes);
-            *len += bytes.len() as u64;
-        }
-        *crc = hasher.finalize();
+    serde_json::to_vec(&about).ok()
+}
+
+/// Writes the index of a file; a failure costs time at the next opening and nothing else. False: it changed while it
+/// was written, so that there is none.
+pub fn save(idx: &Path, file: &Path, stored: &dyn Stored) -> bool {
+    let part = idx.with_extension("idx.part");
+    let written = write(&part, file, stored).and_then(|whole| match whole {
+        true => std::fs::rename(&part, idx).map(|()| true),
+        false => Ok(false),
+    });
+    if !matches!(written, Ok(true)) {
+        let _ = std::fs::remove_file(&part);
     }
-    head.crc = head_crc(&head);
-    let places = places(&head).ok_or_else(|| io::Error::other("too large"))?;
-    if let Some(dir) = idx.parent() {
+    written.unwrap_or_else(|e| {
+        tracing::debug!("{} could not be written: {e}", idx.display());
+        true
+    })
+}
+
+fn write(path: &Path, file: &Path, stored: &dyn Stored) -> io::Result<bool> {
+    let meta = std::fs::metadata(file)?;
+    let Some(rest) = stored.about(meta.ino(), meta.dev()) else { return Ok(false) };
+    if let Some(dir) = path.parent() {
         std::fs::create_dir_all(dir)?;
     }
-    let part_path = idx.with_extension("idx.part");
-    let mut out = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&part_path)?;
-    out.write_all_at(bytes_of(&head), 0)?;
-    for (part, place) in parts.iter().zip(places) {
-        let mut at = place;
-        for bytes in part.iter() {
-            out.write_all_at(bytes, at)?;
-            at += bytes.len() as u64;
+    let out = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path)?;
+    let mut head = Head0 { magic: MAGIC, lens: [0; 4], crcs: [0; 4], crc: 0, pad: 0 };
+    let mut at = ALIGN;
+    let mut piece = Vec::with_capacity(PIECE);
+    for ((part, len), crc) in (0..3).zip(&mut head.lens).zip(&mut head.crcs) {
+        let mut hasher = crc32fast::Hasher::new();
+        loop {
+            piece.clear();
+            let from = usize::try_from(*len).unwrap_or(usize::MAX);
+            if stored.part(part, from, &mut piece).is_none() {
+                return Ok(false);
+            }
+            if piece.is_empty() {
+                break;
+            }
+            hasher.update(&piece);
+            out.write_all_at(&piece, at + *len)?;
+            *len += piece.len() as u64;
         }
+        *crc = hasher.finalize();
+        at = (at + *len).next_multiple_of(ALIGN);
     }
-    out.set_len(places.last().copied().unwrap_or_default())?;
-    out.flush()?;
-    std::fs::rename(part_path, idx)
+    out.write_all_at(&rest, at)?;
+    (head.lens[3], head.crcs[3]) = (rest.len() as u64, crc32fast::hash(&rest));
+    head.crc = head_crc(&head);
+    out.write_all_at(bytes_of(&head), 0)?;
+    out.set_len(at + rest.len() as u64)?;
+    Ok(true)
 }
 
 /// What is left of a log that was let go: its index is written, then freed.
@@ -216,6 +275,10 @@ enum Work {
     Open(Weak<Log>),
     Closed(Box<Leftover>),
 }
+
+/// How often a moment is looked for in which a session is quiet, and what lies between.
+const TRIES: usize = 10;
+const PAUSE: Duration = Duration::from_millis(100);
 
 /// The thread that writes indexes.
 pub struct Indexer {
@@ -263,8 +326,14 @@ fn serve(work: &Receiver<Work>, stop: &AtomicBool) {
     for work in work {
         match work {
             Work::Open(log) if !stop.load(Ordering::Relaxed) => {
-                if let Some(log) = log.upgrade() {
-                    log.save_index();
+                let mut tries = 0;
+                // One that is busy is asked again later, and written at the latest when it is closed.
+                while tries < TRIES
+                    && !stop.load(Ordering::Relaxed)
+                    && log.upgrade().is_some_and(|log| !log.save_index())
+                {
+                    tries += 1;
+                    std::thread::sleep(PAUSE);
                 }
             }
             Work::Open(_) => {}

@@ -58,11 +58,14 @@ impl Syncer {
         }
     }
 
-    pub async fn now(&self, job: Arc<Job>) -> io::Result<()> {
+    /// Begins at once, and answers who awaits it.
+    pub fn now(&self, job: Arc<Job>) -> impl Future<Output = io::Result<()>> + Send + 'static {
         let (done, wait) = oneshot::channel();
-        let stopped = || io::Error::other("the store is stopping");
-        self.requests.as_ref().and_then(|r| r.send(Request::Now(job, done)).ok()).ok_or_else(stopped)?;
-        wait.await.map_err(|_| stopped())?
+        if let Some(requests) = &self.requests {
+            // When it fails, so does the wait.
+            let _ = requests.send(Request::Now(job, done));
+        }
+        async move { wait.await.map_err(|_| io::Error::other("the store is stopping"))? }
     }
 }
 

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use futures_util::future::{BoxFuture, FutureExt};
 use kli_protocol::record::{Entry, Header, Record};
 use serde_json::value::RawValue;
 
@@ -51,13 +52,20 @@ impl Log {
 
     /// All that was written is on disk when this ends; calls of many sessions are grouped.
     pub async fn sync(&self) -> Result<()> {
+        self.begin_sync().await
+    }
+
+    /// The same, on its way already; who awaits it learns how it went.
+    pub fn begin_sync(&self) -> BoxFuture<'static, Result<()>> {
         let place = self.read().place.clone();
         let Some(place) = place.filter(|_| self.home != Home::Memory && self.shared.durability != Durability::Os)
         else {
-            return Ok(());
+            return std::future::ready(Ok(())).boxed();
         };
-        let failed = |source| StoreError::Io { act: format!("cannot bring session {} to disk", self.id), source };
-        self.shared.syncer.now(place.job).await.map_err(failed)
+        let syncing = self.shared.syncer.now(place.job);
+        let id = self.id.clone();
+        let failed = move |source| StoreError::Io { act: format!("cannot bring session {id} to disk"), source };
+        syncing.map(|done| done.map_err(failed)).boxed()
     }
 
     /// Takes in what another program appended, as an append does first; none for a session that is unchanged.

@@ -178,13 +178,16 @@ fn role(name: &str) -> Role {
     }
 }
 
+/// In it a key lies whole: 64 characters, each of two escapes at most, and its name.
+const KEY_END: usize = 64 * 12 + 32;
+
 /// The key, which is written last; one that lies elsewhere, or is longer than any of ours, is not found.
 fn idempotency_key(line: &[u8]) -> Option<String> {
     // Most messages end in a number or a bracket.
     if !line.ends_with(b"\"}") {
         return None;
     }
-    let end = line.get(line.len().saturating_sub(128)..)?;
+    let end = line.get(line.len().saturating_sub(KEY_END)..)?;
     memmem::find(end, b"\"idempotencyKey\":\"")?;
     match object(line).ok()?.get("idempotencyKey")? {
         Value::String(key) => Some(key.clone()),

@@ -228,47 +228,15 @@ impl EventBody {
         }
     }
 
-    /// The text of a delta.
-    pub fn delta_text(&self) -> Option<&str> {
-        match self {
-            EventBody::TextDelta { delta, .. }
-            | EventBody::ThinkingDelta { delta, .. }
-            | EventBody::ToolCallDelta { delta, .. }
-            | EventBody::ToolUpdate { delta, .. } => Some(delta),
-            _ => None,
-        }
-    }
-
-    pub fn delta_text_mut(&mut self) -> Option<&mut String> {
-        match self {
-            EventBody::TextDelta { delta, .. }
-            | EventBody::ThinkingDelta { delta, .. }
-            | EventBody::ToolCallDelta { delta, .. }
-            | EventBody::ToolUpdate { delta, .. } => Some(delta),
-            _ => None,
-        }
-    }
-
-    /// Whether `next` is a delta of the same thing, so that its text may follow in one event.
-    pub fn is_continued_by(&self, next: &EventBody) -> bool {
-        use EventBody::{TextDelta, ThinkingDelta, ToolCallDelta, ToolUpdate};
-        match (self, next) {
-            (TextDelta { message_id: a, index: i, .. }, TextDelta { message_id: b, index: j, .. })
-            | (ThinkingDelta { message_id: a, index: i, .. }, ThinkingDelta { message_id: b, index: j, .. }) => {
-                (a, i) == (b, j)
-            }
-            (
-                ToolCallDelta { message_id: a, index: i, tool_call_id: x, tool_name: n, .. },
-                ToolCallDelta { message_id: b, index: j, tool_call_id: y, tool_name: m, .. },
-            ) => (a, i, x, n) == (b, j, y, m),
-            (ToolUpdate { tool_call_id: a, .. }, ToolUpdate { tool_call_id: b, .. }) => a == b,
-            _ => false,
-        }
-    }
-
     /// Deltas may be merged, and are not sent to those who watch all sessions.
     pub fn is_delta(&self) -> bool {
-        self.delta_text().is_some()
+        matches!(
+            self,
+            EventBody::TextDelta { .. }
+                | EventBody::ThinkingDelta { .. }
+                | EventBody::ToolCallDelta { .. }
+                | EventBody::ToolUpdate { .. }
+        )
     }
 }
 

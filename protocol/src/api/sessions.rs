@@ -100,6 +100,10 @@ pub struct SessionState {
     pub options: BTreeMap<String, Value>,
     pub mode: Mode,
     pub trusted: bool,
+    /// What of the directory's own configuration would count, were it trusted; absent once a person has said whether
+    /// it is.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub untrusted: Vec<String>,
     /// A crash cut a run off, and `continueRun` takes it up.
     pub interrupted: bool,
     pub queue: Queue,

@@ -4,7 +4,7 @@ use anyhow::{Context as _, bail};
 use kli_client::api;
 
 use super::slash::{Answer, HELP, number};
-use super::{Done, Exit, Listed, Repl};
+use super::{Done, Exit, Listed, Repl, Trust};
 use crate::cli::{commands as scripts, text, transcript, tree};
 
 /// Sessions and prompts that a list shows.
@@ -39,6 +39,11 @@ impl Repl {
             "/model" => self.model(rest).await,
             "/mode" => self.mode(rest).await,
             "/compact" => self.compact(rest),
+            "/trust" => match rest {
+                "" | "yes" => self.trust(Trust::Yes).await,
+                "no" => self.trust(Trust::No).await,
+                other => bail!("/trust or /trust no, not {other}"),
+            },
             "/continue" => {
                 let params = api::ContinueRunParams { session_id: self.session_id.clone(), wait: None };
                 self.run = Some(self.context.client.call::<api::ContinueRun>(params).await?.run_id);

@@ -3,11 +3,26 @@
 use kli_client::{ErrorKind, api};
 
 use super::slash::{self, Answer, Said};
-use super::{Done, Repl, is_broken_pipe};
-use crate::cli::Exit;
+use super::{Done, Repl, Trust, TrustQuestion, is_broken_pipe};
+use crate::cli::{Exit, text};
 
 impl Repl {
     pub(super) async fn line(&mut self, line: String) -> anyhow::Result<()> {
+        if let Some(question) = self.trust.take() {
+            let said = match line.trim().to_ascii_lowercase().as_str() {
+                "y" | "yes" => Trust::Yes,
+                "n" | "no" => Trust::No,
+                // A slip of the finger decides nothing.
+                _ => {
+                    self.trust = Some(TrustQuestion { shown: false, ..question });
+                    return Ok(());
+                }
+            };
+            return match self.trust(said).await {
+                Err(e) if !is_broken_pipe(&e) => self.bad(&format!("{e:#}")),
+                other => other,
+            };
+        }
         if self.asked.is_some() {
             match slash::answer(&line) {
                 Some(answer) => return self.respond(answer).await,
@@ -35,6 +50,29 @@ impl Repl {
             Err(e) if !is_broken_pipe(&e) => self.bad(&format!("{e:#}")),
             other => other,
         }
+    }
+
+    pub(super) fn trust_question(&mut self, files: &[String]) -> anyhow::Result<()> {
+        self.line_out("This directory brings its own instructions for kli:")?;
+        for file in files {
+            self.line_out(&format!("  {}", text::one_line(file)))?;
+        }
+        self.show("Use them? Only if you trust whoever wrote them. [y]es / [n]o ")
+    }
+
+    /// Says of the session's directory whether its own configuration counts.
+    pub(super) async fn trust(&mut self, said: Trust) -> anyhow::Result<()> {
+        let work_dir = self.context.state(&self.session_id).await?.info.work_dir;
+        let params = api::TrustWorkDirParams { work_dir, trusted: said == Trust::Yes };
+        self.context.client.call::<api::TrustWorkDir>(params).await?;
+        self.dim(match said {
+            Trust::Yes => {
+                "trusted: this directory's own configuration, skills and prompts count; /trust no takes it back"
+            }
+            Trust::No => {
+                "not trusted: this directory's own configuration, skills and prompts do not count; /trust uses them"
+            }
+        })
     }
 
     /// A prompt, or a word to the run that goes on.

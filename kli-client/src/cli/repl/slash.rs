@@ -24,6 +24,7 @@ pub const NAMES: &[&str] = &[
     "/rewind",
     "/session",
     "/tree",
+    "/trust",
 ];
 
 pub const HELP: &str = "\
@@ -39,6 +40,7 @@ pub const HELP: &str = "\
 /name TEXT            name this session
 /model [MODEL]        list the models, or change to one (provider/model)
 /mode [ask|auto|plan] which tool calls need a person
+/trust [no]           use this directory's own configuration, skills and prompts, or not
 /compact [TEXT]       sum up older history; TEXT: what to dwell on
 /continue             go on after an error, an abort or a crash
 /abort                end what goes on (as Ctrl-C)

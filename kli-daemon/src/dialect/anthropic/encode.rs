@@ -3,43 +3,45 @@
 //! Cache marks: on the system prompt, the last tool, and the last two user messages (the cache is found again only
 //! within 20 blocks of a mark, and a turn may bring more results than that).
 
-use serde_json::{Map, Value, json};
+use serde_json::Value;
 
+use crate::dialect::json::{Fields, Json, object};
 use crate::dialect::transform::{self, IdRule, Part, Piece, Returned, Said, Turn};
 use crate::dialect::{Api, Call, Request, Target, quirks};
 
 pub fn call(request: &Request, target: Target<'_>) -> Call {
     let turns = transform::turns(request, Api::Anthropic, IdRule::Strict { max: 64 });
     let max_tokens = transform::max_tokens(request).unwrap_or(4_096);
-    let mut body = Map::new();
-    body.insert("model".into(), json!(request.model.model_id));
-    body.insert("stream".into(), json!(true));
+    let mut body: Fields<'_> = vec![("model", request.model.model_id.as_str().into()), ("stream", true.into())];
     if let Some(budget) = thinking_budget(request, max_tokens).filter(|_| may_think(&turns)) {
-        body.insert("thinking".into(), json!({ "type": "enabled", "budget_tokens": budget }));
+        body.push(("thinking", object! { "type" => "enabled", "budget_tokens" => budget }));
     }
     if !request.system_prompt.trim().is_empty() {
-        let mut system = json!([{ "type": "text", "text": &*request.system_prompt }]);
+        let mut system = Json::List(vec![object! { "type" => "text", "text" => &*request.system_prompt }]);
         mark_last(&mut system);
-        body.insert("system".into(), system);
+        body.push(("system", system));
     }
     if !request.tools.is_empty() {
-        let tools = request
-            .tools
-            .iter()
-            .map(|tool| json!({ "name": tool.name, "description": tool.description, "input_schema": tool.parameters }));
-        let mut tools: Value = tools.collect();
+        let tools = request.tools.iter().map(|tool| {
+            object! {
+                "name" => tool.name.as_str(),
+                "description" => tool.description.as_str(),
+                "input_schema" => &tool.parameters,
+            }
+        });
+        let mut tools: Json<'_> = tools.collect();
         mark_last(&mut tools);
-        body.insert("tools".into(), tools);
+        body.push(("tools", tools));
     }
-    body.insert("messages".into(), Value::Array(messages(&turns)));
-    body.insert("max_tokens".into(), json!(max_tokens));
+    body.push(("messages", messages(&turns).into()));
+    body.push(("max_tokens", max_tokens.into()));
     let mut headers = vec![("anthropic-version", "2023-06-01".to_owned())];
     if quirks::host(target.base_url).ends_with("anthropic.com") {
         // Thinking between tool calls.
         headers.push(("anthropic-beta", "interleaved-thinking-2025-05-14".to_owned()));
     }
     let path = if target.base_url.ends_with("/v1") { "/messages" } else { "/v1/messages" };
-    Call { path: path.into(), headers, body: Value::Object(body), key_header: ("x-api-key", "") }
+    Call { path: path.into(), headers, body: Json::Object(body).text(), key_header: ("x-api-key", "") }
 }
 
 /// Tokens for thinking; they count into `max_tokens`, and there are at least 1024 of them.
@@ -69,13 +71,13 @@ fn may_think(turns: &[Turn<'_>]) -> bool {
     });
     began
         .last()
-        .is_none_or(|first| matches!(first.get("type").and_then(Value::as_str), Some("thinking" | "redacted_thinking")))
+        .is_none_or(|first| matches!(first.get("type").and_then(Json::as_str), Some("thinking" | "redacted_thinking")))
 }
 
-fn messages(turns: &[Turn<'_>]) -> Vec<Value> {
-    let mut out: Vec<(&str, Vec<Value>)> = Vec::with_capacity(turns.len());
+fn messages<'a>(turns: &'a [Turn<'_>]) -> Vec<Json<'a>> {
+    let mut out: Vec<(&str, Vec<Json<'_>>)> = Vec::with_capacity(turns.len());
     if !matches!(turns.first(), Some(Turn::User(_))) {
-        out.push(("user", vec![json!({ "type": "text", "text": "(The conversation begins here.)" })]));
+        out.push(("user", vec![object! { "type" => "text", "text" => "(The conversation begins here.)" }]));
     }
     for turn in turns {
         let (role, blocks) = match turn {
@@ -93,9 +95,9 @@ fn messages(turns: &[Turn<'_>]) -> Vec<Value> {
             _ => out.push((role, blocks)),
         }
     }
-    let mut messages: Vec<Value> =
-        out.into_iter().map(|(role, content)| json!({ "role": role, "content": content })).collect();
-    let is_user = |message: &&mut Value| message.get("role").and_then(Value::as_str) == Some("user");
+    let mut messages: Vec<Json<'_>> =
+        out.into_iter().map(|(role, content)| object! { "role" => role, "content" => content }).collect();
+    let is_user = |message: &&mut Json<'_>| message.get("role").and_then(Json::as_str) == Some("user");
     for message in messages.iter_mut().rev().filter(is_user).take(2) {
         if let Some(content) = message.get_mut("content") {
             mark_last(content);
@@ -104,49 +106,46 @@ fn messages(turns: &[Turn<'_>]) -> Vec<Value> {
     messages
 }
 
-fn mark_last(list: &mut Value) {
-    if let Some(Value::Object(last)) = list.as_array_mut().and_then(|list| list.last_mut()) {
-        last.insert("cache_control".into(), json!({ "type": "ephemeral" }));
+fn mark_last(list: &mut Json<'_>) {
+    if let Some(last) = list.list_mut().and_then(|list| list.last_mut()) {
+        last.set("cache_control", object! { "type" => "ephemeral" });
     }
 }
 
-fn part(part: &Part<'_>) -> Value {
+fn part<'a>(part: &'a Part<'_>) -> Json<'a> {
     match part {
-        Part::Text(text) => json!({ "type": "text", "text": text }),
-        Part::Image(image) => json!({ "type": "image", "source": {
-            "type": "base64", "media_type": image.mime_type, "data": image.data } }),
+        Part::Text(text) => object! { "type" => "text", "text" => &**text },
+        Part::Image(image) => object! { "type" => "image", "source" => object! {
+        "type" => "base64", "media_type" => image.mime_type.as_str(), "data" => image.data.as_str() } },
     }
 }
 
-fn assistant(said: &Said<'_>) -> Vec<Value> {
+fn assistant<'a>(said: &'a Said<'_>) -> Vec<Json<'a>> {
     said.pieces.iter().filter_map(block_of).collect()
 }
 
-fn block_of(piece: &Piece<'_>) -> Option<Value> {
+fn block_of<'a>(piece: &'a Piece<'_>) -> Option<Json<'a>> {
     match piece {
-        Piece::Text { text, .. } => Some(json!({ "type": "text", "text": text })),
+        Piece::Text { text, .. } => Some(object! { "type" => "text", "text" => *text }),
         Piece::Thinking(block) => {
             // Thinking that was cut off has no signature, and is refused.
             let signature = block.thinking_signature.as_deref().filter(|signature| !signature.is_empty())?;
             Some(if block.redacted == Some(true) {
-                json!({ "type": "redacted_thinking", "data": signature })
+                object! { "type" => "redacted_thinking", "data" => signature }
             } else {
-                json!({ "type": "thinking", "thinking": block.thinking, "signature": signature })
+                object! { "type" => "thinking", "thinking" => block.thinking.as_str(), "signature" => signature }
             })
         }
-        Piece::Call { id, call } => {
-            Some(json!({ "type": "tool_use", "id": id, "name": call.name, "input": call.arguments }))
-        }
+        Piece::Call { id, call } => Some(object! {
+        "type" => "tool_use", "id" => id.as_ref(), "name" => call.name.as_str(), "input" => &call.arguments }),
     }
 }
 
-fn result(result: &Returned<'_>) -> Value {
-    let content: Vec<Value> = result.parts.iter().map(part).collect();
-    let mut block = json!({ "type": "tool_result", "tool_use_id": result.id, "content": content });
-    if result.is_error
-        && let Value::Object(block) = &mut block
-    {
-        block.insert("is_error".into(), json!(true));
+fn result<'a>(result: &'a Returned<'_>) -> Json<'a> {
+    let content: Vec<Json<'_>> = result.parts.iter().map(part).collect();
+    let mut block = object! { "type" => "tool_result", "tool_use_id" => result.id.as_ref(), "content" => content };
+    if result.is_error {
+        block.set("is_error", true);
     }
     block
 }

@@ -1,7 +1,8 @@
 //! Request → generateContent JSON. Calls and results are paired by name and order, ids are not sent.
 
-use serde_json::{Map, Value, json};
+use serde_json::Value;
 
+use crate::dialect::json::{Fields, Json, object};
 use crate::dialect::transform::{self, IdRule, Part, Piece, Returned, Said, Turn};
 use crate::dialect::{Api, Call, Request, Target, quirks};
 
@@ -9,33 +10,39 @@ use crate::dialect::{Api, Call, Request, Target, quirks};
 const NO_SIGNATURE: &str = "skip_thought_signature_validator";
 
 pub fn call(request: &Request, _target: Target<'_>) -> Call {
-    let mut body = Map::new();
+    let mut body: Fields<'_> = Vec::new();
     if !request.system_prompt.trim().is_empty() {
-        body.insert("systemInstruction".into(), json!({ "parts": [{ "text": &*request.system_prompt }] }));
+        let parts = vec![object! { "text" => &*request.system_prompt }];
+        body.push(("systemInstruction", object! { "parts" => parts }));
     }
     if !request.tools.is_empty() {
         let tools = request.tools.iter().map(|tool| {
-            json!({ "name": tool.name, "description": tool.description, "parametersJsonSchema": tool.parameters })
+            object! {
+                "name" => tool.name.as_str(),
+                "description" => tool.description.as_str(),
+                "parametersJsonSchema" => &tool.parameters,
+            }
         });
-        let tools: Value = tools.collect();
-        body.insert("tools".into(), json!([{ "functionDeclarations": tools }]));
+        let tools: Json<'_> = tools.collect();
+        body.push(("tools", Json::List(vec![object! { "functionDeclarations" => tools }])));
     }
-    body.insert("contents".into(), Value::Array(contents(request)));
-    let mut generation = Map::new();
+    let turns = transform::turns(request, Api::Google, IdRule::Plain { max: 64 });
+    body.push(("contents", contents(request, &turns).into()));
+    let mut generation: Fields<'_> = Vec::new();
     if let Some(max) = transform::max_tokens(request) {
-        generation.insert("maxOutputTokens".into(), json!(max));
+        generation.push(("maxOutputTokens", max.into()));
     }
     if let Some(thinking) = thinking(request) {
-        generation.insert("thinkingConfig".into(), thinking);
+        generation.push(("thinkingConfig", thinking));
     }
     if !generation.is_empty() {
-        body.insert("generationConfig".into(), Value::Object(generation));
+        body.push(("generationConfig", Json::Object(generation)));
     }
     let id = request.model.model_id.trim_start_matches("models/");
     Call {
         path: format!("/models/{id}:streamGenerateContent?alt=sse"),
         headers: Vec::new(),
-        body: Value::Object(body),
+        body: Json::Object(body).text(),
         key_header: ("x-goog-api-key", ""),
     }
 }
@@ -44,48 +51,47 @@ fn is_gemini_3(request: &Request) -> bool {
     request.model.model_id.contains("gemini-3")
 }
 
-fn thinking(request: &Request) -> Option<Value> {
+fn thinking(request: &Request) -> Option<Json<'_>> {
     if !request.model.reasoning {
         return None;
     }
     let asked = request.options.get("reasoning-effort").and_then(Value::as_str);
     Some(match quirks::effort(&request.model, asked) {
-        None => json!({ "includeThoughts": true }),
-        Some("off") => json!({ "thinkingBudget": 0 }),
+        None => object! { "includeThoughts" => true },
+        Some("off") => object! { "thinkingBudget" => 0u64 },
         Some(level) if is_gemini_3(request) => {
             let level = if matches!(level, "xhigh" | "max") { "high" } else { level };
-            json!({ "includeThoughts": true, "thinkingLevel": level })
+            object! { "includeThoughts" => true, "thinkingLevel" => level }
         }
         Some(level) => {
             let budget = match level {
-                "minimal" => 1_024,
+                "minimal" => 1_024u64,
                 "low" => 2_048,
                 "medium" => 8_192,
                 _ => 24_576,
             };
-            json!({ "includeThoughts": true, "thinkingBudget": budget })
+            object! { "includeThoughts" => true, "thinkingBudget" => budget }
         }
     })
 }
 
-fn contents(request: &Request) -> Vec<Value> {
-    let mut out: Vec<Value> = Vec::with_capacity(request.messages.len());
-    let turns = transform::turns(request, Api::Google, IdRule::Plain { max: 64 });
+fn contents<'a>(request: &Request, turns: &'a [Turn<'_>]) -> Vec<Json<'a>> {
+    let mut out: Vec<Json<'_>> = Vec::with_capacity(turns.len() + 1);
     if !matches!(turns.first(), Some(Turn::User(_))) {
-        out.push(content("user", vec![json!({ "text": "(The conversation begins here.)" })]));
+        out.push(content("user", vec![object! { "text" => "(The conversation begins here.)" }]));
     }
     for turn in turns {
         match turn {
             Turn::User(parts) => out.push(content("user", parts.iter().map(part).collect())),
             Turn::Assistant(said) => {
-                let parts = assistant(&said, is_gemini_3(request));
+                let parts = assistant(said, is_gemini_3(request));
                 if !parts.is_empty() {
                     out.push(content("model", parts));
                 }
             }
             Turn::Results(results) => {
                 out.push(content("user", results.iter().map(response).collect()));
-                let pictures: Vec<Value> = results.iter().flat_map(pictures).collect();
+                let pictures: Vec<Json<'_>> = results.iter().flat_map(pictures).collect();
                 if !pictures.is_empty() {
                     out.push(content("user", pictures));
                 }
@@ -95,53 +101,58 @@ fn contents(request: &Request) -> Vec<Value> {
     out
 }
 
-fn content(role: &str, parts: Vec<Value>) -> Value {
-    json!({ "role": role, "parts": parts })
+fn content<'a>(role: &'static str, parts: Vec<Json<'a>>) -> Json<'a> {
+    object! { "role" => role, "parts" => parts }
 }
 
-fn part(part: &Part<'_>) -> Value {
+fn part<'a>(part: &'a Part<'_>) -> Json<'a> {
     match part {
-        Part::Text(text) => json!({ "text": text }),
-        Part::Image(image) => json!({ "inlineData": { "mimeType": image.mime_type, "data": image.data } }),
+        Part::Text(text) => object! { "text" => &**text },
+        Part::Image(image) => {
+            let data = object! { "mimeType" => image.mime_type.as_str(), "data" => image.data.as_str() };
+            object! { "inlineData" => data }
+        }
     }
 }
 
-fn assistant(said: &Said<'_>, signatures_required: bool) -> Vec<Value> {
+fn assistant<'a>(said: &'a Said<'_>, signatures_required: bool) -> Vec<Json<'a>> {
     let mut parts = Vec::with_capacity(said.pieces.len());
     let mut calls = 0;
     for piece in &said.pieces {
         let (mut part, signature) = match piece {
-            Piece::Text { text, signature } => (json!({ "text": text }), *signature),
+            Piece::Text { text, signature } => (object! { "text" => *text }, *signature),
             Piece::Thinking(block) => {
                 // Thoughts are for people; only signed ones mean something to the model.
                 let Some(signature) = block.thinking_signature.as_deref() else { continue };
-                (json!({ "text": block.thinking, "thought": true }), Some(signature))
+                (object! { "text" => block.thinking.as_str(), "thought" => true }, Some(signature))
             }
             Piece::Call { call, .. } => {
                 calls += 1;
                 let own = call.thought_signature.as_deref().filter(|_| said.own);
                 let signature = own.or((signatures_required && calls == 1).then_some(NO_SIGNATURE));
-                (json!({ "functionCall": { "name": call.name, "args": call.arguments } }), signature)
+                let call = object! { "name" => call.name.as_str(), "args" => &call.arguments };
+                (object! { "functionCall" => call }, signature)
             }
         };
-        if let (Some(signature), Value::Object(part)) = (signature, &mut part) {
-            part.insert("thoughtSignature".into(), json!(signature));
+        if let Some(signature) = signature {
+            part.set("thoughtSignature", signature);
         }
         parts.push(part);
     }
     parts
 }
 
-fn response(result: &Returned<'_>) -> Value {
+fn response<'a>(result: &'a Returned<'_>) -> Json<'a> {
     let key = if result.is_error { "error" } else { "output" };
-    json!({ "functionResponse": { "name": result.name, "response": { key: result.text() } } })
+    object! { "functionResponse" => object! { "name" => result.name, "response" => object! { key => result.text() } } }
 }
 
 /// Pictures follow in a message of their own: beside responses, their number would no longer be that of the calls.
-fn pictures(result: &Returned<'_>) -> Vec<Value> {
-    let mut parts: Vec<Value> = result.parts.iter().filter(|part| matches!(part, Part::Image(_))).map(part).collect();
+fn pictures<'a>(result: &'a Returned<'_>) -> Vec<Json<'a>> {
+    let mut parts: Vec<Json<'_>> =
+        result.parts.iter().filter(|part| matches!(part, Part::Image(_))).map(part).collect();
     if !parts.is_empty() {
-        parts.insert(0, json!({ "text": format!("Image from the result of {}:", result.name) }));
+        parts.insert(0, object! { "text" => format!("Image from the result of {}:", result.name) });
     }
     parts
 }

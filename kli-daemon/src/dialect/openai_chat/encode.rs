@@ -1,8 +1,11 @@
 //! Request → chat completions JSON. What changes least stands first, for the provider's prompt cache.
 
-use kli_protocol::record::ThinkingBlock;
-use serde_json::{Map, Value, json};
+use std::borrow::Cow;
 
+use kli_protocol::record::ThinkingBlock;
+use serde_json::Value;
+
+use crate::dialect::json::{Fields, Json, object};
 use crate::dialect::quirks::{self, Quirks, Thinking};
 use crate::dialect::transform::{self, Part, Piece, Returned, Said, Turn};
 use crate::dialect::{Api, Call, Request, Target};
@@ -12,66 +15,69 @@ pub const THINKING_FIELDS: [&str; 3] = ["reasoning_content", "reasoning", "reaso
 
 pub fn call(request: &Request, target: Target<'_>) -> Call {
     let quirks = quirks::of(target, &request.model);
-    let mut body = Map::new();
-    body.insert("model".into(), json!(request.model.model_id));
-    body.insert("stream".into(), json!(true));
+    let mut body: Fields<'_> = vec![("model", request.model.model_id.as_str().into()), ("stream", true.into())];
     if quirks.stream_options {
-        body.insert("stream_options".into(), json!({ "include_usage": true }));
+        body.push(("stream_options", object! { "include_usage" => true }));
     }
     if quirks.cache_key && !request.cache_key.is_empty() {
-        body.insert("prompt_cache_key".into(), json!(request.cache_key));
+        body.push(("prompt_cache_key", request.cache_key.as_str().into()));
     }
     let thinks = thinking(request, quirks, &mut body);
     if !request.tools.is_empty() {
         let tools = request.tools.iter().map(|tool| {
-            json!({ "type": "function", "function": {
-                "name": tool.name, "description": tool.description, "parameters": tool.parameters } })
+            let function = object! {
+                "name" => tool.name.as_str(),
+                "description" => tool.description.as_str(),
+                "parameters" => &tool.parameters,
+            };
+            object! { "type" => "function", "function" => function }
         });
-        body.insert("tools".into(), tools.collect());
+        body.push(("tools", tools.collect()));
     }
-    body.insert("messages".into(), Value::Array(messages(request, quirks, thinks)));
+    let turns = transform::turns(request, Api::OpenaiChat, quirks.ids);
+    body.push(("messages", messages(request, &turns, quirks, thinks).into()));
     // Last, since it shrinks as the context fills.
     if let Some(max) = transform::max_tokens(request) {
         let name = if quirks.max_completion_tokens { "max_completion_tokens" } else { "max_tokens" };
-        body.insert(name.into(), json!(max));
+        body.push((name, max.into()));
     }
     Call {
         path: "/chat/completions".into(),
         headers: Vec::new(),
-        body: Value::Object(body),
+        body: Json::Object(body).text(),
         key_header: ("authorization", "Bearer "),
     }
 }
 
 /// Writes how hard to think; true unless thinking is certainly off.
-fn thinking(request: &Request, quirks: Quirks, body: &mut Map<String, Value>) -> bool {
+fn thinking<'a>(request: &'a Request, quirks: Quirks, body: &mut Fields<'a>) -> bool {
     let asked = request.options.get("reasoning-effort").and_then(Value::as_str);
     let Some(level) = quirks::effort(&request.model, asked) else { return request.model.reasoning };
     let off = level == "off";
     let (key, value) = match quirks.thinking {
         // A server that does not know "none" refuses the request; left out, it does as it likes.
         Thinking::Effort { none: false } if off => return true,
-        Thinking::Effort { .. } => ("reasoning_effort", json!(if off { "none" } else { level })),
-        Thinking::Reasoning if off => ("reasoning", json!({ "enabled": false })),
-        Thinking::Reasoning => ("reasoning", json!({ "effort": level })),
-        Thinking::Switch => ("thinking", json!({ "type": if off { "disabled" } else { "enabled" } })),
-        Thinking::Enable => ("enable_thinking", json!(!off)),
+        Thinking::Effort { .. } => ("reasoning_effort", Json::from(if off { "none" } else { level })),
+        Thinking::Reasoning if off => ("reasoning", object! { "enabled" => false }),
+        Thinking::Reasoning => ("reasoning", object! { "effort" => level }),
+        Thinking::Switch => ("thinking", object! { "type" => if off { "disabled" } else { "enabled" } }),
+        Thinking::Enable => ("enable_thinking", Json::from(!off)),
         Thinking::Fixed => return true,
     };
-    body.insert(key.into(), value);
+    body.push((key, value));
     !off
 }
 
-fn messages(request: &Request, quirks: Quirks, thinks: bool) -> Vec<Value> {
+fn messages<'a>(request: &'a Request, turns: &'a [Turn<'_>], quirks: Quirks, thinks: bool) -> Vec<Json<'a>> {
     let mut out = Vec::with_capacity(request.messages.len() + 1);
     if !request.system_prompt.trim().is_empty() {
-        out.push(json!({ "role": "system", "content": &*request.system_prompt }));
+        out.push(object! { "role" => "system", "content" => &*request.system_prompt });
     }
-    for turn in transform::turns(request, Api::OpenaiChat, quirks.ids) {
+    for turn in turns {
         match turn {
-            Turn::User(parts) => out.push(json!({ "role": "user", "content": user_content(&parts) })),
-            Turn::Assistant(said) => out.extend(assistant(&said, quirks, thinks)),
-            Turn::Results(results) => tool_results(&results, &mut out),
+            Turn::User(parts) => out.push(object! { "role" => "user", "content" => user_content(parts) }),
+            Turn::Assistant(said) => out.extend(assistant(said, quirks, thinks)),
+            Turn::Results(results) => tool_results(results, &mut out),
         }
     }
     if quirks.cache_control {
@@ -80,107 +86,112 @@ fn messages(request: &Request, quirks: Quirks, thinks: bool) -> Vec<Value> {
     out
 }
 
-fn user_content(parts: &[Part<'_>]) -> Value {
+fn user_content<'a>(parts: &'a [Part<'_>]) -> Json<'a> {
     match parts {
-        [Part::Text(text)] => json!(text),
+        [Part::Text(text)] => Json::from(&**text),
         _ => parts.iter().map(part).collect(),
     }
 }
 
-fn part(part: &Part<'_>) -> Value {
+fn part<'a>(part: &'a Part<'_>) -> Json<'a> {
     match part {
-        Part::Text(text) => json!({ "type": "text", "text": text }),
+        Part::Text(text) => object! { "type" => "text", "text" => &**text },
         Part::Image(image) => {
             let url = format!("data:{};base64,{}", image.mime_type, image.data);
-            json!({ "type": "image_url", "image_url": { "url": url } })
+            object! { "type" => "image_url", "image_url" => object! { "url" => url } }
         }
     }
 }
 
-fn assistant(said: &Said<'_>, quirks: Quirks, thinks: bool) -> Option<Value> {
-    let mut text = String::new();
+fn assistant<'a>(said: &'a Said<'_>, quirks: Quirks, thinks: bool) -> Option<Json<'a>> {
+    let mut text: Option<Cow<'a, str>> = None;
     let mut calls = Vec::new();
     let mut thought = Vec::new();
     for piece in &said.pieces {
         match piece {
-            Piece::Text { text: piece, .. } => text.push_str(piece),
+            Piece::Text { text: piece, .. } => match &mut text {
+                None => text = Some(Cow::Borrowed(piece)),
+                Some(text) => text.to_mut().push_str(piece),
+            },
             Piece::Thinking(block) => thought.push(*block),
             Piece::Call { id, call } => {
-                let arguments = Value::Object(call.arguments.clone()).to_string();
-                calls.push(json!({ "id": id, "type": "function", "function": {
-                    "name": call.name, "arguments": arguments } }));
+                let arguments = serde_json::to_string(&call.arguments).unwrap_or_default();
+                let function = object! { "name" => call.name.as_str(), "arguments" => arguments };
+                calls.push(object! { "id" => id.as_ref(), "type" => "function", "function" => function });
             }
         }
     }
-    if text.is_empty() && calls.is_empty() {
+    if text.is_none() && calls.is_empty() {
         return None;
     }
-    let mut message = Map::new();
-    message.insert("role".into(), json!("assistant"));
-    message.insert("content".into(), if text.is_empty() { Value::Null } else { json!(text) });
+    let mut message: Fields<'_> =
+        vec![("role", "assistant".into()), ("content", text.map_or_else(Json::null, Json::from))];
     if !calls.is_empty() {
-        for (key, value) in thinking_fields(&thought) {
-            message.insert(key, value);
-        }
-        if quirks.reasoning_content_required && thinks && !message.contains_key("reasoning_content") {
+        message.extend(thinking_fields(&thought));
+        let has_content = message.iter().any(|(key, _)| *key == "reasoning_content");
+        if quirks.reasoning_content_required && thinks && !has_content {
             // From another model, or lost on the way. A blank passes the check; some servers take "" for missing.
-            message.insert("reasoning_content".into(), json!(" "));
+            message.push(("reasoning_content", " ".into()));
         }
-        message.insert("tool_calls".into(), Value::Array(calls));
+        message.push(("tool_calls", calls.into()));
     }
-    Some(Value::Object(message))
+    Some(Json::Object(message))
 }
 
 /// Thinking as it came, for the servers that want it back beside tool calls: the signature of a block says
 /// under which field it came, or is the list of OpenRouter's `reasoning_details`.
-fn thinking_fields(thought: &[&ThinkingBlock]) -> Vec<(String, Value)> {
-    let mut fields: Vec<(String, Value)> = Vec::new();
+fn thinking_fields<'a>(thought: &[&'a ThinkingBlock]) -> Fields<'a> {
+    let mut fields: Fields<'a> = Vec::new();
     for block in thought {
-        match block.thinking_signature.as_deref() {
-            Some(name) if THINKING_FIELDS.contains(&name) => match fields.iter_mut().find(|(key, _)| key == name) {
-                Some((_, Value::String(text))) => text.push_str(&block.thinking),
-                _ => fields.push((name.to_owned(), json!(block.thinking))),
-            },
-            Some(details) if details.starts_with('[') => {
-                if let Ok(details @ Value::Array(_)) = serde_json::from_str(details) {
-                    fields.push(("reasoning_details".into(), details));
-                }
+        let signature = block.thinking_signature.as_deref().unwrap_or_default();
+        if let Some(name) = THINKING_FIELDS.into_iter().find(|name| *name == signature) {
+            match fields.iter_mut().find(|(key, _)| *key == name) {
+                Some((_, Json::Text(text))) => text.to_mut().push_str(&block.thinking),
+                _ => fields.push((name, block.thinking.as_str().into())),
             }
-            _ => {}
+        } else if signature.starts_with('[')
+            && let Ok(details @ Value::Array(_)) = serde_json::from_str::<Value>(signature)
+        {
+            match fields.iter_mut().find(|(key, _)| *key == "reasoning_details") {
+                // The last list counts.
+                Some((_, known)) => *known = details.into(),
+                None => fields.push(("reasoning_details", details.into())),
+            }
         }
     }
     fields
 }
 
 /// Tool messages hold text only: pictures follow in a user message, after all results of the turn.
-fn tool_results(results: &[Returned<'_>], out: &mut Vec<Value>) {
+fn tool_results<'a>(results: &'a [Returned<'_>], out: &mut Vec<Json<'a>>) {
     let mut pictures = Vec::new();
     for result in results {
-        out.push(json!({ "role": "tool", "tool_call_id": result.id, "content": result.text() }));
-        let images: Vec<Value> = result.parts.iter().filter(|p| matches!(p, Part::Image(_))).map(part).collect();
+        out.push(object! { "role" => "tool", "tool_call_id" => result.id.as_ref(), "content" => result.text() });
+        let images: Vec<Json<'_>> = result.parts.iter().filter(|p| matches!(p, Part::Image(_))).map(part).collect();
         if !images.is_empty() {
-            pictures.push(json!({ "type": "text", "text": format!("Image from the result of {}:", result.name) }));
+            let text = format!("Image from the result of {}:", result.name);
+            pictures.push(object! { "type" => "text", "text" => text });
             pictures.extend(images);
         }
     }
     if !pictures.is_empty() {
-        out.push(json!({ "role": "user", "content": pictures }));
+        out.push(object! { "role" => "user", "content" => pictures });
     }
 }
 
 /// Marks the system prompt and the last user message, for models behind OpenRouter that cache on demand.
-fn mark_for_cache(messages: &mut [Value]) {
-    fn mark(message: &mut Value) {
-        if let Some(content @ Value::String(_)) = message.get_mut("content") {
-            let text = content.take();
-            *content = json!([{ "type": "text", "text": text }]);
+fn mark_for_cache(messages: &mut [Json<'_>]) {
+    fn mark(message: &mut Json<'_>) {
+        let Some(content) = message.get_mut("content") else { return };
+        if let Json::Text(text) = content {
+            let text = std::mem::take(text);
+            *content = Json::List(vec![object! { "type" => "text", "text" => text }]);
         }
-        let last = message.get_mut("content").and_then(Value::as_array_mut).and_then(|parts| parts.last_mut());
-        if let Some(Value::Object(part)) = last {
-            part.insert("cache_control".into(), json!({ "type": "ephemeral" }));
+        if let Some(part) = content.list_mut().and_then(|parts| parts.last_mut()) {
+            part.set("cache_control", object! { "type" => "ephemeral" });
         }
     }
-    let is = |message: &Value, role: &str| message.get("role").and_then(Value::as_str) == Some(role);
+    let is = |message: &Json<'_>, role: &str| message.get("role").and_then(Json::as_str) == Some(role);
     if let Some(first) = messages.first_mut().filter(|m| is(m, "system")) {
         mark(first);
     }

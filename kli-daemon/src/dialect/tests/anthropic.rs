@@ -122,7 +122,7 @@ fn what_is_sent() {
     assert!(call.headers.contains(&("anthropic-version", "2023-06-01".into())));
     let mark = json!({ "type": "ephemeral" });
     assert_eq!(
-        call.body,
+        serde_json::from_slice::<Value>(&call.body).unwrap(),
         json!({
             "model": "claude", "stream": true,
             "system": [{ "type": "text", "text": "Be brief.", "cache_control": mark }],

@@ -99,7 +99,8 @@ fn thinking() {
         request.options.extend(effort.map(|e| ("reasoning-effort".to_owned(), json!(e))));
         let call = Api::Google.dialect().encode(&request, Target { api: Api::Google, base_url: URL });
         assert_eq!(call.path, format!("/models/{id}:streamGenerateContent?alt=sse"));
-        assert_eq!(call.body["generationConfig"]["thinkingConfig"], expected);
+        let body: Value = serde_json::from_slice(&call.body).unwrap();
+        assert_eq!(body["generationConfig"]["thinkingConfig"], expected);
     }
     check("gemini-2.5-flash", None, json!({ "includeThoughts": true }));
     check("gemini-2.5-flash", Some("off"), json!({ "thinkingBudget": 0 }));

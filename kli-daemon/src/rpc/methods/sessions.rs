@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use kli_protocol::ApiError;
 use kli_protocol::api::{self, Empty, ExportSessionResult, OpenSessionParams, SessionInfo};
 
+use serde_json::Value;
+
 use super::{Context, look};
 use crate::rpc::{Caller, Module, register};
 use crate::session;
@@ -12,7 +14,7 @@ use crate::store::Export;
 
 pub(super) fn register_all(module: &mut Module<Context>) {
     register::<api::CreateSession, _, _>(module, |context, _, params| async move {
-        unsupported_servers(params.mcp_servers.is_some())?;
+        unsupported_servers(params.mcp_servers.as_ref())?;
         check_env(params.env.as_ref())?;
         context.registry.create(params).await
     });
@@ -77,7 +79,7 @@ pub(super) fn register_all(module: &mut Module<Context>) {
 }
 
 async fn open(context: &Context, caller: &Caller, params: OpenSessionParams) -> Result<SessionInfo, ApiError> {
-    unsupported_servers(params.mcp_servers.is_some())?;
+    unsupported_servers(params.mcp_servers.as_ref())?;
     check_env(params.env.as_ref())?;
     let rebind = params.rebind.as_deref().map(session::canonical_dir).transpose()?;
     let handle = match (&params.session_id, &params.path) {
@@ -85,6 +87,7 @@ async fn open(context: &Context, caller: &Caller, params: OpenSessionParams) -> 
         (None, Some(path)) => context.registry.open_path(&session::absolute(path)?).await?,
         _ => return Err(ApiError::invalid_params("give either `sessionId` or `path`")),
     };
+    let handle = context.registry.opened(handle).await?;
     let pending = handle
         .send(move |actor| {
             if let Some(work_dir) = rebind {
@@ -111,9 +114,12 @@ fn check_env(env: Option<&BTreeMap<String, String>>) -> Result<(), ApiError> {
     }
 }
 
-fn unsupported_servers(given: bool) -> Result<(), ApiError> {
-    match given {
-        true => Err(ApiError::invalid_params("mcpServers: this version has no MCP client yet; leave it out")),
-        false => Ok(()),
+/// An editor that always sends its list may send an empty one.
+fn unsupported_servers(given: Option<&Value>) -> Result<(), ApiError> {
+    let servers = given.map(|value| value.get("mcpServers").unwrap_or(value));
+    match servers.and_then(Value::as_object) {
+        None if servers.is_none() => Ok(()),
+        Some(servers) if servers.is_empty() => Ok(()),
+        _ => Err(ApiError::invalid_params("mcpServers: this version has no MCP client yet; leave it out")),
     }
 }

@@ -54,6 +54,7 @@ impl Actor {
         leaf_id: &Option<Option<String>>,
     ) -> Result<Pending<Result<CompactResult, ApiError>>, ApiError> {
         self.check_quiet()?;
+        self.catch_up()?;
         self.check_writable()?;
         self.check_leaf(leaf_id)?;
         let job = self.compaction_job(&self.branch.model.clone())?;
@@ -181,8 +182,10 @@ impl Actor {
             tokens_before: made.compaction.tokens_before,
             tokens_after: made.tokens_after,
         };
-        let draft = Draft { id: Some(id.clone()), body: Body::Compaction(made.compaction) };
-        match self.write(vec![draft]) {
+        // Calls that a crash left open are answered in front of it, as in front of any other entry.
+        let mut drafts = if self.run.is_none() { self.open_call_drafts()? } else { vec![] };
+        drafts.push(Draft { id: Some(id.clone()), body: Body::Compaction(made.compaction) });
+        match self.write(drafts) {
             Ok(written) => {
                 self.tell(written);
                 self.publish(EventBody::CompactionEnd { entry_id: Some(id), error: None });
@@ -205,7 +208,7 @@ impl Actor {
         let shape = self.shape(model, self.branch.options.clone())?;
         let by = self.summarizer_of(&shape);
         let window = self.with_window(Window::clone).map_err(api_error)?;
-        Ok(match Stretch::of(window, shape.setting.overhead(), &by.budget) {
+        Ok(match Stretch::of(window, shape.setting.overhead, &by.budget) {
             Some(stretch) => Ok(CompactionJob { stretch, by }),
             None => Err(by),
         })

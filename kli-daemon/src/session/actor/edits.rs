@@ -119,6 +119,7 @@ impl Actor {
         if let Some(entry_id) = key.as_deref().and_then(|key| self.entry_of_key(key)) {
             return Ok(entry_id);
         }
+        self.catch_up()?;
         self.check_leaf(&leaf_id)?;
         let body = match extension {
             Extension::Data(data) => Body::Custom(Custom { custom_type, data, idempotency_key: key.clone() }),
@@ -173,7 +174,7 @@ pub fn check_option(option_id: &str, value: &Value) -> Result<(), ApiError> {
     Ok(())
 }
 
-pub(super) fn mark(entry_id: &str) -> ApiError {
+pub fn mark(entry_id: &str) -> ApiError {
     ApiError::new(
         ErrorKind::InvalidEntry,
         format!("{entry_id} is bookkeeping and no entry of the tree; getTree shows those."),

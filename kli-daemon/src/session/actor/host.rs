@@ -1,12 +1,13 @@
 //! The actor's end of a run: what a run asks, as calls to the actor.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use futures_util::future::BoxFuture;
 use kli_protocol::ApiError;
-use kli_protocol::api::{CompactResult, CompactionReason, EventBody, ModelRef, RunErrorKind, ToolDescription};
+use kli_protocol::api::{CompactResult, CompactionReason, EventBody, RunErrorKind};
 use kli_protocol::record::{AssistantMessage, ToolResultMessage};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -24,7 +25,6 @@ use crate::store::{Durability, Ix, Log};
 use crate::tool::jobs::Jobs;
 use crate::tool::sandbox::Sandbox;
 use crate::tool::{Outline, Progress, Tool, ToolContext};
-use crate::workspace::Workspace;
 
 /// Output of one call that waits to be told, in bytes; more is passed over (the result has it all).
 const PENDING_OUTPUT: usize = 256 << 10;
@@ -41,6 +41,8 @@ pub(super) struct ActorHost {
     /// Of the turn that goes on. A mutex, since calls of one turn run side by side and read it.
     scene: Mutex<Scene>,
     cache: Arc<Mutex<Cache>>,
+    /// The last turn on its way to the disk. A mutex for the sake of `&self`; only the run looks at it.
+    syncing: Mutex<Option<BoxFuture<'static, crate::store::Result<()>>>>,
 }
 
 /// Where tools work.
@@ -77,6 +79,7 @@ impl ActorHost {
             jobs: actor.jobs.clone(),
             scene: Mutex::default(),
             cache: actor.cache.clone(),
+            syncing: Mutex::default(),
         }
     }
 
@@ -131,11 +134,13 @@ impl ActorHost {
     }
 
     async fn turn_of(&self, plan: TurnPlan) -> Result<(Turn, u64), HostFailure> {
-        // Reads what the cache has not: usually the last few records. After a restart it may be megabytes.
-        let read = tokio::task::block_in_place(|| {
+        let look = || {
             let mut cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
             cache.window(&self.log, plan.tip).map(|window| branch::messages(window, &plan.shape.model))
-        });
+        };
+        let known = self.cache.lock().unwrap_or_else(PoisonError::into_inner).is_at(plan.tip);
+        // What the cache has not is read; after a restart that may be megabytes.
+        let read = if known { look() } else { tokio::task::block_in_place(look) };
         let messages = read.map_err(|e| store_failure(&crate::session::api_error(e)))?;
         let work_dir = plan.shape.setting.work_dir.clone();
         *self.scene.lock().unwrap_or_else(PoisonError::into_inner) = Scene {
@@ -205,11 +210,19 @@ impl RunHost for ActorHost {
     }
 
     async fn end_turn(&self) -> Result<(), HostFailure> {
-        match self.durability {
-            Durability::Os => Ok(()),
-            Durability::Turn | Durability::Entry => {
-                self.log.sync().await.map_err(|e| store_failure(&crate::session::api_error(e)))
-            }
+        self.on_disk().await?;
+        if self.durability != Durability::Os {
+            let syncing = self.log.begin_sync();
+            *self.syncing.lock().unwrap_or_else(PoisonError::into_inner) = Some(syncing);
+        }
+        Ok(())
+    }
+
+    async fn on_disk(&self) -> Result<(), HostFailure> {
+        let syncing = self.syncing.lock().unwrap_or_else(PoisonError::into_inner).take();
+        match syncing {
+            Some(syncing) => syncing.await.map_err(|e| store_failure(&crate::session::api_error(e))),
+            None => Ok(()),
         }
     }
 
@@ -266,6 +279,7 @@ impl Actor {
     fn plan_turn(&mut self) -> Result<TurnPlan, HostFailure> {
         self.write_ended_shells();
         self.take_steered().map_err(|e| store_failure(&e))?;
+        self.instruct();
         let run = self.run.as_ref();
         let model = run.and_then(|r| r.model.clone()).unwrap_or_else(|| self.branch.model.clone());
         let mut options = self.branch.options.clone();
@@ -342,49 +356,6 @@ impl Actor {
         let message =
             format!("{why} Automatic compaction pauses; compact with instructions, choose a larger model, or go back.");
         self.publish(EventBody::Warning { kind: "compactionPaused".into(), message });
-    }
-
-    /// Everything of a request but its messages.
-    pub(super) fn shape(
-        &self,
-        model: &ModelRef,
-        options: BTreeMap<String, serde_json::Value>,
-    ) -> Result<branch::Shape, ApiError> {
-        let (model, provider) = self.deps.models().find(&model.provider, &model.model_id)?;
-        Ok(branch::Shape { model, provider, options, setting: self.setting() })
-    }
-
-    /// What of a request does not depend on the model.
-    pub(super) fn setting(&self) -> branch::Setting {
-        let work_dir = self.work_dir();
-        let mut tools = self.deps.tools.clone();
-        tools.extend(self.deps.client_tools.of_session(&self.id, &self.deps.clock));
-        let descriptions: Arc<[ToolDescription]> = tools.iter().map(|tool| describe(tool.spec())).collect();
-        let dir = Path::new(&work_dir);
-        let workspace = Workspace::load(&self.deps.places(dir));
-        let context_files = crate::workspace::context_files(&self.deps.places_for_context(dir));
-        let context_files: Vec<_> =
-            context_files.into_iter().map(|(path, text)| (path.display().to_string(), text)).collect();
-        let skills = workspace.skill_lines();
-        let system_prompt = crate::context::prompt::system_prompt(&crate::context::prompt::Parts {
-            tools: &descriptions,
-            context_files: &context_files,
-            custom: workspace.system.as_deref(),
-            append: &workspace.append,
-            skills: &skills,
-            mode: self.mode,
-            work_dir: &work_dir,
-            date: &self.date,
-        });
-        branch::Setting { tools, descriptions, work_dir: PathBuf::from(&work_dir), system_prompt: system_prompt.into() }
-    }
-}
-
-fn describe(spec: &crate::tool::ToolSpec) -> ToolDescription {
-    ToolDescription {
-        name: spec.name.clone(),
-        description: spec.description.clone(),
-        parameters: spec.parameters.clone(),
     }
 }
 

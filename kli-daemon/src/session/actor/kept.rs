@@ -10,12 +10,14 @@ use super::Actor;
 use super::approvals::Approvals;
 use super::prompts::Keys;
 use crate::compaction::Auto;
+use crate::session::handle::Door;
 use crate::session::hub::Hub;
 use crate::tool::jobs::Jobs;
 
 /// Handed from a session's actor to the next one.
 pub struct Kept {
     pub(super) env: Arc<BTreeMap<String, String>>,
+    pub(super) door: Option<Arc<Door>>,
     /// None: not opened before by this daemon.
     pub(super) hub: Option<Arc<Hub>>,
     /// None: as the configuration says.
@@ -32,6 +34,7 @@ impl Kept {
     pub fn new(env: BTreeMap<String, String>) -> Kept {
         Kept {
             env: Arc::new(env),
+            door: None,
             hub: None,
             auto: None,
             jobs: Arc::default(),
@@ -70,6 +73,7 @@ impl Actor {
         self.hub.shrink();
         Kept {
             env: self.env,
+            door: Some(self.door),
             hub: Some(self.hub),
             auto: Some(self.auto),
             jobs: self.jobs,

@@ -25,8 +25,9 @@ impl Actor {
     }
 
     /// All that can be wrong with a move but its target: nothing is written before this is known.
-    pub(super) fn check_move(&self, params: &NavigateTreeParams) -> Result<(), ApiError> {
+    pub(super) fn check_move(&mut self, params: &NavigateTreeParams) -> Result<(), ApiError> {
         self.check_quiet()?;
+        self.catch_up()?;
         self.check_leaf(&params.leaf_id)?;
         params.label.as_deref().map(super::edits::clean_label).transpose().map(|_| ())
     }

@@ -189,6 +189,7 @@ impl Actor {
     }
 
     fn prompt_now(&mut self, order: PromptOrder) -> Result<Started, ApiError> {
+        self.catch_up()?;
         self.check_leaf(&order.leaf_id)?;
         if let Some(model) = &order.model {
             self.deps.models().find(&model.provider, &model.model_id)?;
@@ -503,7 +504,7 @@ impl Actor {
     /// Error results for calls that a crash left open at the tip: they go in front of the next entry.
     pub(super) fn open_call_drafts(&self) -> Result<Vec<Draft>, ApiError> {
         let now_ms = self.deps.clock.now_ms();
-        let open = self.with_window(crate::context::Window::open_calls).map_err(api_error)?;
+        let open = self.with_end(crate::context::Window::open_calls).map_err(api_error)?;
         let results = open.iter().map(|call| crate::session::branch::interrupted_result(call, now_ms));
         Ok(results.map(|result| Body::message(result).into()).collect())
     }

@@ -43,6 +43,8 @@ pub(super) struct Run {
     pub compacting: bool,
     /// Its prompt.
     entry_id: Option<String>,
+    /// What files say to the model was read.
+    pub instructed: bool,
     /// Nothing more is taken in: what is said from now on starts another run.
     pub closed: bool,
     waiters: Vec<oneshot::Sender<RunOutcome>>,
@@ -77,6 +79,7 @@ impl Actor {
             retrying: false,
             compacting: false,
             entry_id: start.entry_id.clone(),
+            instructed: false,
             closed: false,
             waiters: vec![waiter],
         });
@@ -122,7 +125,10 @@ impl Actor {
             Some(run_id),
             EventBody::RunEnd { stop_reason: outcome.stop_reason, error: outcome.error.clone(), usage: outcome.usage },
         );
-        self.refresh_branch();
+        // What another program appended meanwhile lies beside the run's own branch.
+        if run.tip != self.log.leaf() {
+            self.refresh_branch();
+        }
         self.refresh_status();
         for waiter in run.waiters {
             let _ = waiter.send(outcome.clone());
@@ -132,7 +138,7 @@ impl Actor {
 
     /// A run that ended where a crash could have cut it off says so in the file, or it would be taken for that.
     fn note_end(&mut self, run_id: &str, outcome: &Outcome) {
-        if !self.with_window(Window::is_unfinished).unwrap_or_default() {
+        if !self.with_end(Window::is_unfinished).unwrap_or_default() {
             return;
         }
         let mark = RunMark { run_id: run_id.into(), stop_reason: Some(outcome.stop), error: outcome.error.clone() };
@@ -174,6 +180,15 @@ impl Actor {
             let result = PromptResult { run_id, entry_id, ..PromptResult::default() };
             return Some(Started { result, ended: self.when_run_ends() });
         }
+        // A run that begins when a compaction or a summary is done.
+        if let Some(work) = &mut self.work
+            && let Some(promised) = work.next_run.clone().filter(|promised| run_id.is_none_or(|id| id == promised))
+        {
+            let (waiter, ended) = oneshot::channel();
+            work.waiters.push(waiter);
+            let result = PromptResult { run_id: promised, queued: true, ..PromptResult::default() };
+            return Some(Started { result, ended: Some(ended) });
+        }
         let (run_id, outcome) = match run_id {
             Some(id) => (id.to_owned(), self.outcome_of(id).or_else(|| self.outcome_of_earlier(id))?),
             None => match self.finished.back().cloned() {
@@ -201,8 +216,9 @@ impl Actor {
 
     pub fn continue_run(&mut self) -> Result<Started, ApiError> {
         self.check_quiet()?;
+        self.catch_up()?;
         self.check_writable()?;
-        let answered = self.with_window(Window::is_answered).map_err(crate::session::api_error)?;
+        let answered = self.with_end(Window::is_answered).map_err(crate::session::api_error)?;
         if self.log.leaf().is_none() || (answered && !self.anything_queued()) {
             return Err(ApiError::new(ErrorKind::InvalidEntry, "There is nothing to continue: prompt it instead."));
         }

@@ -50,7 +50,7 @@ impl Actor {
     pub fn state(&self) -> SessionState {
         let info = self.info();
         let mut warnings = info.warnings.clone();
-        warnings.extend(self.with_window(|window| window.warnings().to_vec()).unwrap_or_default());
+        warnings.extend(branch::window_warnings(&self.log, self.tip()));
         SessionState {
             info: SessionInfo { warnings, ..info },
             leaf_id: self.tip_id(),
@@ -59,9 +59,10 @@ impl Actor {
             options: self.branch.options.clone(),
             mode: self.mode,
             trusted: self.deps.trust.is_trusted(std::path::Path::new(&self.work_dir())),
+            untrusted: self.deps.untrusted(std::path::Path::new(&self.work_dir())),
             interrupted: self.run.is_none()
                 && self.work.is_none()
-                && self.with_window(Window::is_unfinished).unwrap_or_default()
+                && self.with_end(Window::is_unfinished).unwrap_or_default()
                 && branch::was_cut_off(&self.log),
             queue: self.shown_queue(),
             pending_approvals: self.approvals.pending(),
@@ -94,7 +95,7 @@ impl Actor {
             false => branch::read(&self.log, end).map(|window| branch::messages(&window, &model)),
         }
         .map_err(crate::session::api_error)?;
-        let tokens = assembled.tokens(setting.overhead());
+        let tokens = assembled.tokens(setting.overhead);
         let total = assembled.messages.len();
         let mut messages = vec![];
         let mut bytes = 0;
@@ -120,9 +121,11 @@ impl Actor {
 
     pub(super) fn context_use(&self) -> kli_protocol::api::ContextUse {
         let model = self.model_info(&self.branch.model);
-        let assembled = self.with_window(|window| branch::messages(window, &model)).unwrap_or_default();
+        let by_usage = self.with_end(|end| branch::messages(end, &model)).ok().filter(|end| end.anchor.is_some());
+        let whole = || self.with_window(|window| branch::messages(window, &model)).unwrap_or_default();
+        let assembled = by_usage.unwrap_or_else(whole);
         // What a provider reported has system prompt and tools in it.
-        let overhead = if assembled.anchor.is_some() { 0 } else { self.setting().overhead() };
+        let overhead = if assembled.anchor.is_some() { 0 } else { self.setting().overhead };
         branch::context_use(assembled.tokens(overhead), model.context_window)
     }
 
@@ -157,10 +160,14 @@ impl Actor {
         cache.window(&self.log, self.tip()).map(look)
     }
 
+    /// At least the end of the branch, from the last reply on whose usage was reported.
+    pub(super) fn with_end<R>(&self, look: impl FnOnce(&Window) -> R) -> crate::store::Result<R> {
+        let mut cache = self.cache.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        cache.look_at_end(&self.log, self.tip(), look)
+    }
+
     /// A `snapshot` event at the last number.
-    fn snapshot(&mut self) -> (u64, Arc<str>) {
-        // The snapshot has their text, so its number must be behind theirs.
-        self.publish_held();
+    fn snapshot(&self) -> (u64, Arc<str>) {
         let seq = self.hub.last_seq();
         let run = self.run.as_ref().map(|run| RunSnapshot {
             run_id: run.id.clone(),
@@ -213,6 +220,11 @@ impl Actor {
         self.publish(body);
     }
 
+    /// What those who follow it see may be another than before.
+    pub fn tell_reopened(&mut self) {
+        self.tell_info();
+    }
+
     /// Deletes the session, unless something goes on; nothing can begin meanwhile.
     pub fn delete(&mut self) -> Result<(), ApiError> {
         if !self.is_quiet() {
@@ -227,9 +239,9 @@ impl Actor {
 impl Handle {
     /// Events from a snapshot on, or after a number.
     pub fn feed(&self, params: SubscribeParams) -> futures_util::stream::BoxStream<'static, Arc<str>> {
-        let mailbox = self.mailbox.downgrade();
+        let door = self.door.clone();
         let snapshot: Snapshotter = Arc::new(move || {
-            let mailbox = mailbox.upgrade();
+            let mailbox = door.mailbox();
             async move {
                 let (reply, answer) = tokio::sync::oneshot::channel();
                 let call = Box::new(move |actor: &mut Actor| {

@@ -1,7 +1,11 @@
 //! Appending records, and telling of them.
 
+use std::sync::PoisonError;
+
 use kli_protocol::api::{Event, EventBody};
-use kli_protocol::record::{Body, Entry, ModelChange, OptionChange, Record, SessionInfoRecord, ThinkingLevelChange};
+use kli_protocol::record::{
+    Body, Entry, Kind, ModelChange, OptionChange, Record, SessionInfoRecord, ThinkingLevelChange,
+};
 use kli_protocol::{ApiError, ErrorKind};
 
 use super::Actor;
@@ -26,7 +30,7 @@ impl From<Body> for Draft {
 pub(super) struct Written {
     ixs: Vec<Ix>,
     entries: Vec<Entry>,
-    bodies: Vec<Body>,
+    kinds: Vec<Kind>,
     taken_in: Vec<Ix>,
 }
 
@@ -46,9 +50,24 @@ impl Actor {
         Ok(id)
     }
 
+    /// Takes in what another program appended, so that what is said next is said on the leaf there is now. A run
+    /// stays on its own branch; what it appends looks by itself.
+    pub(super) fn catch_up(&mut self) -> Result<(), ApiError> {
+        if self.run.is_some() {
+            return Ok(());
+        }
+        let taken_in = self.log.take_in_foreign().map_err(api_error)?;
+        if !taken_in.is_empty() {
+            self.refresh_branch();
+            self.tell_taken_in(&taken_in);
+        }
+        Ok(())
+    }
+
     /// Writes and applies; the caller tells of it by [`Actor::tell`].
     pub(super) fn write(&mut self, drafts: Vec<Draft>) -> Result<Written, ApiError> {
         self.check_writable()?;
+        self.catch_up()?;
         let mut all = match self.log.is_empty() {
             true => self.opening_records(),
             false => vec![],
@@ -81,11 +100,15 @@ impl Actor {
             let moved = records.iter().zip(&appended.ixs).rfind(|(r, _)| r.body.kind().becomes_leaf());
             run.tip = moved.map(|(_, ix)| *ix).or(run.tip);
         }
-        let bodies: Vec<_> = records.into_iter().map(|r| r.body).collect();
-        if bodies.iter().any(|b| !matches!(b, Body::Message(_))) || !appended.taken_in.is_empty() {
+        let kinds: Vec<Kind> = records.iter().map(|record| record.body.kind()).collect();
+        if appended.taken_in.is_empty() {
+            let mut cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
+            cache.appended(&self.log, records, &appended.ixs);
+        }
+        if kinds.iter().any(|kind| changes_branch(*kind)) || !appended.taken_in.is_empty() {
             self.refresh_branch();
         }
-        Ok(Written { ixs: appended.ixs, entries: appended.entries, bodies, taken_in: appended.taken_in })
+        Ok(Written { ixs: appended.ixs, entries: appended.entries, kinds, taken_in: appended.taken_in })
     }
 
     /// Tells of what was written.
@@ -93,9 +116,9 @@ impl Actor {
         if !written.taken_in.is_empty() {
             self.tell_taken_in(&written.taken_in);
         }
-        let titled = written.bodies.iter().any(|b| matches!(b, Body::Message(_))) && self.log.facts().name.is_none();
-        for (entry, body) in written.entries.into_iter().zip(&written.bodies) {
-            if !body.kind().is_mark() {
+        let titled = written.kinds.contains(&Kind::Message) && self.log.facts().name.is_none();
+        for (entry, kind) in written.entries.into_iter().zip(&written.kinds) {
+            if !kind.is_mark() {
                 self.publish(EventBody::EntryAppended { entry: super::state::shortened(entry) });
             }
         }
@@ -132,24 +155,6 @@ impl Actor {
     }
 
     pub(super) fn publish_for(&mut self, run_id: Option<String>, body: EventBody) {
-        if body.is_delta() {
-            for delta in self.deltas.take(run_id, body).into_iter().flatten() {
-                self.publish_now(delta.run_id, delta.body);
-            }
-        } else {
-            self.publish_held();
-            self.publish_now(run_id, body);
-        }
-    }
-
-    /// Shows the deltas that were held back to be merged.
-    pub(super) fn publish_held(&mut self) {
-        if let Some(delta) = self.deltas.release() {
-            self.publish_now(delta.run_id, delta.body);
-        }
-    }
-
-    fn publish_now(&mut self, run_id: Option<String>, body: EventBody) {
         let mut event = Event { seq: None, session_id: Some(self.id.to_string()), time: self.deps.now(), run_id, body };
         self.reserve_number();
         let published: Published = self.hub.publish(&mut event);
@@ -231,6 +236,11 @@ impl Actor {
         let record = SessionInfoRecord { name: Some(name), ..SessionInfoRecord::default() };
         self.write(vec![Body::SessionInfo(record).into()]).map(|_| ())
     }
+}
+
+/// Whether a record can change model, options or the place where the next one goes.
+fn changes_branch(kind: Kind) -> bool {
+    !matches!(kind, Kind::Message | Kind::Custom | Kind::Label | Kind::SessionInfo | Kind::Usage)
 }
 
 /// Events that are kept on disk: those that a transcript does not tell.

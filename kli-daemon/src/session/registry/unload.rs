@@ -12,8 +12,10 @@ use std::time::Duration;
 use kli_protocol::api::Status;
 use tokio::sync::oneshot;
 
-use super::{Registry, Slot};
-use crate::session::actor::{Kept, Message};
+use kli_protocol::ApiError;
+
+use super::{Registry, Slot, api_error, blocking};
+use crate::session::actor::{Kept, Message, Opening};
 use crate::session::handle::Handle;
 
 /// Events of unloaded sessions, together. Beyond it those of the longest unloaded go; who wants them later gets what
@@ -65,6 +67,16 @@ impl Unloaded {
     }
 }
 
+/// The system's allocator keeps what was freed unless it is asked.
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+fn give_back() {
+    // SAFETY: it takes no pointer, and the allocator lets any thread call it at any time.
+    unsafe { libc::malloc_trim(0) };
+}
+
+#[cfg(not(all(target_os = "linux", target_env = "gnu")))]
+fn give_back() {}
+
 impl Registry {
     /// Unloads what nobody needs, each so long after its last use, or up to twice as long. Never ends.
     pub async fn keep_unloading(&self, after: Duration) {
@@ -77,36 +89,97 @@ impl Registry {
     /// One round.
     pub async fn unload_idle(&self) {
         let ids: Vec<String> = self.map().keys().cloned().collect();
+        let mut any = false;
         for id in ids {
-            self.unload(&id).await;
+            any |= self.unload(&id).await;
+        }
+        if any {
+            // Walks all that is free: not on a thread that serves.
+            let _ = tokio::task::spawn_blocking(give_back).await;
         }
     }
 
     /// The session's place is taken by an empty one that is being filled, by us: whoever wants the session now
     /// waits until its actor has ended or has said that it stays. So no session ever has two actors.
-    async fn unload(&self, id: &str) {
+    async fn unload(&self, id: &str) -> bool {
         let slot = Slot::default();
         let stays = slot.get_or_try_init(|| async {
-            let handle = self.take_idle(id, &slot).ok_or(())?;
+            let handle = self.take_idle(id, &slot).ok_or(false)?;
             let (reply, answer) = oneshot::channel();
             if handle.mailbox.send(Message::Unload(reply)).await.is_err() {
-                return Err(());
+                return Err(false);
             }
             match answer.await {
                 Ok(kept) => {
                     self.unloaded.put(id, *kept);
-                    Err(())
+                    Err(true)
                 }
                 Err(_) => Ok(handle),
             }
         });
-        let _ = stays.await;
+        let unloaded = stays.await.err().unwrap_or_default();
+        self.sweep(id, &slot);
+        unloaded
+    }
+
+    /// A person opens a session: where it could not be written to it is read anew, since what was in the way may be
+    /// gone. Those who follow it go on.
+    pub async fn opened(&self, handle: Handle) -> Result<Handle, ApiError> {
+        let facts = handle.log.facts();
+        let Some(path) = facts.path.filter(|_| facts.read_only.is_some() && !facts.newer_version) else {
+            return Ok(handle);
+        };
+        let (slot, id) = (Slot::default(), handle.id.clone());
+        let made = slot.get_or_try_init(|| async {
+            if !self.take_place(&handle, &slot) {
+                // Somebody else is at it.
+                return Err(None);
+            }
+            let (reply, answer) = oneshot::channel();
+            let _ = handle.mailbox.send(Message::Reopen(reply)).await;
+            let Ok(kept) = answer.await else { return Ok(handle) };
+            self.deps.store.forget(&handle.log);
+            drop(handle);
+            let store = self.deps.store.clone();
+            match blocking(move || store.open_path(&path)).await.and_then(|log| log.map_err(api_error)) {
+                Ok(log) => Ok(self.spawn(log, Opening::default(), *kept)),
+                Err(error) => {
+                    self.unloaded.put(&id, *kept);
+                    Err(Some(error))
+                }
+            }
+        });
+        let made = made.await.cloned();
+        self.sweep(&id, &slot);
+        match made {
+            Ok(handle) => {
+                handle.ask(|actor| actor.tell_reopened()).await?;
+                Ok(handle)
+            }
+            Err(Some(error)) => Err(error),
+            Err(None) => self.open_id(&id).await,
+        }
+    }
+
+    /// Takes an empty slot away that nobody waits for.
+    fn sweep(&self, id: &str, slot: &Slot) {
         let mut map = self.map();
         // Others came by it only under this lock, so that the count is true: the map's and ours.
-        let unwanted = map.get(id).is_some_and(|there| Arc::ptr_eq(there, &slot)) && Arc::strong_count(&slot) == 2;
+        let unwanted = map.get(id).is_some_and(|there| Arc::ptr_eq(there, slot)) && Arc::strong_count(slot) == 2;
         if unwanted && slot.get().is_none() {
             map.remove(id);
         }
+    }
+
+    /// Puts an empty slot in the place of a session's; false where it is not there any more.
+    fn take_place(&self, handle: &Handle, instead: &Slot) -> bool {
+        let mut map = self.map();
+        let there = map
+            .get_mut(handle.id.as_ref())
+            .filter(|slot| slot.get().is_some_and(|there| there.mailbox.same_channel(&handle.mailbox)));
+        let Some(there) = there else { return false };
+        *there = instead.clone();
+        true
     }
 
     /// Takes a session out of its slot that nobody holds and nobody asked for since the last round.

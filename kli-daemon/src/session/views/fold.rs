@@ -1,15 +1,23 @@
 //! Views that show only some nodes: which those are, and what stands above and below each.
 //!
-//! One pass over the index, no bodies. A node's nearest shown ancestor follows from its parent's, since parents
-//! stand before their children in the file; where damage turned that round, the walk goes up step by step.
-
-use std::collections::HashMap;
+//! A pass or two over the outline of the tree, no bodies, and arrays by place: a million entries take milliseconds.
 
 use kli_protocol::api::{TreeNode, TreeView};
 use kli_protocol::record::Kind;
 
 use super::MAX_CHILDREN;
-use crate::store::{Ix, Log, Role};
+use crate::store::{Ix, Log, Outline, Role, Spot};
+
+const NOWHERE: u32 = Outline::NOWHERE;
+
+/// The part of a tree that is asked for.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Part {
+    /// Only it and what lies below it.
+    pub root: Option<Ix>,
+    /// Only it and what lies above it.
+    pub last: Option<Ix>,
+}
 
 /// A node that a view shows; for a folded run, its first.
 #[derive(Clone, Copy, Debug)]
@@ -17,122 +25,244 @@ pub(super) struct Shown {
     pub ix: Ix,
     /// The last of a folded run.
     last: Ix,
-    count: u64,
+    count: u32,
+    /// Its number among those that are shown.
+    number: u32,
 }
 
 pub(super) struct Fold {
     /// Nodes stand for runs.
     folds: bool,
-    /// Newest first.
+    /// In file order.
     shown: Vec<Shown>,
-    parents: HashMap<Ix, Ix>,
-    children: HashMap<Ix, Vec<Ix>>,
+    /// The number of the node above each, or [`NOWHERE`].
+    above: Vec<u32>,
+    /// Numbers of the nodes below each: of number N those from `first_below[N]` to `first_below[N + 1]`.
+    below: Vec<u32>,
+    first_below: Vec<u32>,
 }
 
 impl Fold {
-    pub fn new(log: &Log, view: TreeView, leaf: Option<Ix>, within: &dyn Fn(Ix) -> bool) -> Fold {
-        let mut nodes: Vec<Ix> = log.entries_before(log.end()).map(|n| n.ix).filter(|ix| within(*ix)).collect();
-        nodes.reverse();
-        let runs = match view {
-            TreeView::Branches => runs(log, &nodes, leaf),
-            _ => nodes
-                .iter()
-                .filter(|ix| shows(log, view, **ix))
-                .map(|ix| Shown { ix: *ix, last: *ix, count: 1 })
-                .collect(),
+    pub fn new(log: &Log, view: TreeView, leaf: Option<Ix>, part: Part) -> Fold {
+        let outline = log.outline();
+        let inside = Inside::new(&outline, part);
+        // The number of the shown node that stands for each place: its own, or the nearest above.
+        let mut stands = vec![NOWHERE; outline.len()];
+        let mut shown = match view {
+            TreeView::Branches => runs(log, &outline, leaf, &inside, &mut stands),
+            _ => chosen(log, &outline, view, &inside, &mut stands),
         };
-        // Which shown node stands for each node: its own, or the nearest above.
-        let mut stands: HashMap<Ix, Ix> = HashMap::with_capacity(nodes.len());
-        let heads: HashMap<Ix, Ix> = runs.iter().map(|s| (s.ix, s.ix)).collect();
-        let mut parents = HashMap::new();
-        let mut children: HashMap<Ix, Vec<Ix>> = HashMap::new();
-        for ix in &nodes {
-            let above = log.parent(*ix).and_then(|p| stands.get(&p).copied());
-            if let Some(head) = heads.get(ix) {
-                if let Some(above) = above {
-                    parents.insert(*head, above);
-                    children.entry(above).or_default().push(*head);
-                }
-                stands.insert(*ix, *head);
-            } else if let Some(above) = above {
-                stands.insert(*ix, above);
-            }
+        let mut above: Vec<u32> = Vec::with_capacity(shown.len());
+        for node in &shown {
+            let parent = outline.place(node.ix).and_then(|place| outline.spot(place)).map_or(NOWHERE, |s| s.parent);
+            above.push(stands.get(parent as usize).copied().unwrap_or(NOWHERE));
         }
-        let mut shown = runs;
-        shown.reverse();
-        Fold { folds: view == TreeView::Branches, shown, parents, children }
+        if !outline.is_in_file_order() {
+            sort(&mut shown, &mut above);
+        }
+        let (below, first_below) = children(&above);
+        Fold { folds: view == TreeView::Branches, shown, above, below, first_below }
     }
 
+    /// Newest first.
     pub fn shown_before(&self, before: Ix) -> impl Iterator<Item = Shown> + '_ {
-        self.shown.iter().copied().filter(move |s| s.ix < before)
+        let end = self.shown.partition_point(|shown| shown.ix < before);
+        self.shown.get(..end).unwrap_or_default().iter().rev().copied()
     }
 
     /// Puts the nearest shown nodes in place of the real ones.
     pub fn dress(&self, log: &Log, shown: Shown, node: &mut TreeNode) {
-        let children = self.children.get(&shown.ix).map(Vec::as_slice).unwrap_or_default();
-        node.parent_id = self.parents.get(&shown.ix).map(|p| log.id(*p));
+        let id = |number: &u32| self.shown.get(*number as usize).map(|shown| log.id(shown.ix));
+        let number = shown.number as usize;
+        let edge = |number: usize| self.first_below.get(number).map_or(0, |edge| *edge as usize);
+        let children = self.below.get(edge(number)..edge(number + 1)).unwrap_or_default();
+        node.parent_id = self.above.get(number).and_then(id);
         node.child_count = children.len() as u64;
-        node.children = children.iter().take(MAX_CHILDREN).map(|c| log.id(*c)).collect();
+        node.children = children.iter().take(MAX_CHILDREN).filter_map(id).collect();
         if self.folds {
             node.last_id = Some(log.id(shown.last));
-            node.count = Some(shown.count);
+            node.count = Some(u64::from(shown.count));
         }
     }
 
-    fn roots(&self) -> Vec<Ix> {
-        self.shown.iter().rev().map(|s| s.ix).filter(|ix| !self.parents.contains_key(ix)).collect()
+    /// The topmost nodes, in file order.
+    pub fn roots(&self) -> impl Iterator<Item = Ix> + '_ {
+        self.shown.iter().zip(&self.above).filter(|(_, above)| **above == NOWHERE).map(|(shown, _)| shown.ix)
     }
 }
 
-/// The topmost nodes of a view.
-pub(super) fn shown_roots(log: &Log, view: TreeView, leaf: Option<Ix>) -> Vec<Ix> {
-    match view {
-        TreeView::All | TreeView::Branches => log.children(None),
-        _ => Fold::new(log, view, leaf, &|_| true).roots(),
+/// All entries of a part, newest first.
+pub(super) fn entries_of(log: &Log, part: Part) -> Vec<Ix> {
+    let outline = log.outline();
+    let inside = Inside::new(&outline, part);
+    let mut all: Vec<Ix> =
+        outline.entries().filter(|(place, _)| inside.has(*place)).map(|(place, _)| outline.ix(place)).collect();
+    all.sort_unstable_by(|a, b| b.cmp(a));
+    all
+}
+
+/// Which places belong to the part that is asked for; none: all.
+struct Inside(Option<Vec<bool>>);
+
+impl Inside {
+    fn new(outline: &Outline, part: Part) -> Inside {
+        if part.root.is_none() && part.last.is_none() {
+            return Inside(None);
+        }
+        let mut inside = vec![part.last.is_none(); outline.len()];
+        let mut put = |place: u32, value: bool| {
+            if let Some(flag) = inside.get_mut(place as usize) {
+                *flag = value;
+            }
+        };
+        let mut at = part.last.and_then(|last| outline.place(last));
+        while let Some((place, spot)) = at.and_then(|place| Some((place, outline.spot(place)?))) {
+            put(place, true);
+            at = Some(spot.parent);
+        }
+        if let Some(root) = part.root {
+            let root = outline.place(root);
+            let mut below = vec![false; outline.len()];
+            for (place, spot) in outline.entries() {
+                let is = Some(place) == root || below.get(spot.parent as usize).copied().unwrap_or_default();
+                if let Some(flag) = below.get_mut(place as usize) {
+                    *flag = is;
+                }
+            }
+            inside.iter_mut().zip(below).for_each(|(inside, below)| *inside &= below);
+        }
+        Inside(Some(inside))
+    }
+
+    fn has(&self, place: u32) -> bool {
+        self.0.as_ref().is_none_or(|inside| inside.get(place as usize).copied().unwrap_or_default())
     }
 }
 
-fn shows(log: &Log, view: TreeView, ix: Ix) -> bool {
-    let node = log.node(ix);
-    match view {
-        TreeView::Messages => node.is_some_and(|n| n.kind == Kind::Message),
-        TreeView::Prompts => node.is_some_and(|n| n.role == Some(Role::User)),
-        TreeView::Labelled => log.label(ix).is_some(),
+/// Nodes of one sort.
+fn chosen(log: &Log, outline: &Outline, view: TreeView, inside: &Inside, stands: &mut [u32]) -> Vec<Shown> {
+    let mut labelled = vec![];
+    if view == TreeView::Labelled {
+        labelled = log.labels().into_iter().filter_map(|(ix, _)| outline.place(ix)).collect();
+        labelled.sort_unstable();
+    }
+    let shows = |place: u32, spot: &Spot| match view {
+        TreeView::Messages => spot.kind == Kind::Message,
+        TreeView::Prompts => spot.role == Some(Role::User),
+        TreeView::Labelled => labelled.binary_search(&place).is_ok(),
         TreeView::All | TreeView::Branches => true,
+    };
+    let mut shown: Vec<Shown> = vec![];
+    for (place, spot) in outline.entries().filter(|(place, _)| inside.has(*place)) {
+        let stand = match shows(place, spot) {
+            true => {
+                let (ix, number) = (outline.ix(place), shown.len() as u32);
+                shown.push(Shown { ix, last: ix, count: 1, number });
+                number
+            }
+            false => stands.get(spot.parent as usize).copied().unwrap_or(NOWHERE),
+        };
+        if let Some(slot) = stands.get_mut(place as usize) {
+            *slot = stand;
+        }
     }
+    shown
 }
 
 /// Runs of nodes without a fork, a label or the leaf.
-fn runs(log: &Log, nodes: &[Ix], leaf: Option<Ix>) -> Vec<Shown> {
-    let labelled: std::collections::HashSet<Ix> = log.labels().into_iter().map(|(ix, _)| ix).collect();
-    let mut below: HashMap<Ix, u32> = HashMap::with_capacity(nodes.len());
-    for ix in nodes {
-        // Another program's odd entries do not make a fork.
-        let counts = log.node(*ix).is_some_and(|n| n.kind != Kind::Unknown) || !log.children(Some(*ix)).is_empty();
-        if let Some(parent) = log.parent(*ix).filter(|_| counts) {
-            *below.entry(parent).or_default() += 1;
+fn runs(log: &Log, outline: &Outline, leaf: Option<Ix>, inside: &Inside, stands: &mut [u32]) -> Vec<Shown> {
+    // Another program's odd entries do not make a fork, unless something lies below them.
+    let mut has_children = vec![false; outline.len()];
+    for (_, spot) in outline.entries() {
+        if let Some(flag) = has_children.get_mut(spot.parent as usize) {
+            *flag = true;
         }
     }
-    let alone = |ix: Ix| Some(ix) == leaf || labelled.contains(&ix) || below.get(&ix).copied().unwrap_or_default() > 1;
+    let mut below = vec![0u8; outline.len()];
+    for (place, spot) in outline.entries().filter(|(place, _)| inside.has(*place)) {
+        let counts = spot.kind != Kind::Unknown || has_children.get(place as usize) == Some(&true);
+        if let Some(count) = below.get_mut(spot.parent as usize).filter(|_| counts) {
+            *count = count.saturating_add(1);
+        }
+    }
+    let mut alone: Vec<bool> = below.iter().map(|count| *count > 1).collect();
+    let marked = log.labels().into_iter().map(|(ix, _)| ix).chain(leaf);
+    for place in marked.filter_map(|ix| outline.place(ix)) {
+        if let Some(flag) = alone.get_mut(place as usize) {
+            *flag = true;
+        }
+    }
+    let is_alone = |place: u32| alone.get(place as usize).copied().unwrap_or_default();
+    // Whether a child has come already: one at most goes on with its parent's run.
+    let mut taken = vec![false; outline.len()];
     let mut runs: Vec<Shown> = vec![];
-    // The run whose last node this is.
-    let mut open: HashMap<Ix, usize> = HashMap::new();
-    for ix in nodes {
-        let run = log.parent(*ix).and_then(|parent| open.remove(&parent)).filter(|_| !alone(*ix));
-        let index = match run.and_then(|index| runs.get_mut(index).map(|run| (index, run))) {
-            Some((index, run)) => {
-                run.last = *ix;
+    for (place, spot) in outline.entries().filter(|(place, _)| inside.has(*place)) {
+        let ix = outline.ix(place);
+        // An odd entry goes on a run only where nothing else does.
+        let childless = has_children.get(place as usize) == Some(&false);
+        let odd =
+            spot.kind == Kind::Unknown && childless && below.get(spot.parent as usize).is_some_and(|ways| *ways > 0);
+        let first = !odd && taken.get_mut(spot.parent as usize).is_some_and(|taken| !std::mem::replace(taken, true));
+        let goes_on = first && !is_alone(place) && !is_alone(spot.parent);
+        let open = stands.get(spot.parent as usize).filter(|_| goes_on);
+        let number = match open.and_then(|number| runs.get_mut(*number as usize)) {
+            Some(run) => {
+                run.last = ix;
                 run.count += 1;
-                index
+                run.number
             }
             None => {
-                runs.push(Shown { ix: *ix, last: *ix, count: 1 });
-                runs.len() - 1
+                let number = runs.len() as u32;
+                runs.push(Shown { ix, last: ix, count: 1, number });
+                number
             }
         };
-        if !alone(*ix) {
-            open.insert(*ix, index);
+        if let Some(slot) = stands.get_mut(place as usize) {
+            *slot = number;
         }
     }
     runs
+}
+
+/// Into file order, with the numbers that follow from it.
+fn sort(shown: &mut [Shown], above: &mut [u32]) {
+    let before: Vec<u32> = above.to_vec();
+    shown.sort_unstable_by_key(|shown| shown.ix);
+    let mut new = vec![NOWHERE; shown.len()];
+    for (number, shown) in shown.iter().enumerate() {
+        if let Some(slot) = new.get_mut(shown.number as usize) {
+            *slot = number as u32;
+        }
+    }
+    for ((number, shown), slot) in shown.iter_mut().enumerate().zip(above) {
+        let old = before.get(shown.number as usize).copied().unwrap_or(NOWHERE);
+        *slot = new.get(old as usize).copied().unwrap_or(NOWHERE);
+        shown.number = number as u32;
+    }
+}
+
+/// The nodes below each, one node's after the other's.
+fn children(above: &[u32]) -> (Vec<u32>, Vec<u32>) {
+    let mut first = vec![0u32; above.len() + 1];
+    for parent in above.iter().filter(|parent| **parent != NOWHERE) {
+        if let Some(count) = first.get_mut(*parent as usize + 1) {
+            *count += 1;
+        }
+    }
+    let mut sum = 0;
+    for edge in &mut first {
+        sum += *edge;
+        *edge = sum;
+    }
+    let mut next = first.clone();
+    let mut below = vec![NOWHERE; sum as usize];
+    for (number, parent) in above.iter().enumerate() {
+        if let Some(edge) = next.get_mut(*parent as usize).filter(|_| *parent != NOWHERE) {
+            if let Some(slot) = below.get_mut(*edge as usize) {
+                *slot = number as u32;
+            }
+            *edge += 1;
+        }
+    }
+    (below, first)
 }

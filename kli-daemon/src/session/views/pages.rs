@@ -70,10 +70,6 @@ impl<T> Page<T> {
         self.items.push(item);
     }
 
-    pub fn items_last(&self) -> Option<&T> {
-        self.items.last()
-    }
-
     pub fn into_items(self) -> Vec<T> {
         self.items
     }

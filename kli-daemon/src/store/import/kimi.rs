@@ -5,6 +5,7 @@ use std::collections::{HashMap, VecDeque};
 use std::path::Path;
 
 use kli_protocol::record::*;
+use md5::{Digest, Md5};
 use serde_json::Value;
 
 use super::{Foreign, arguments, image, lines, number, string};
@@ -44,11 +45,28 @@ pub fn read(path: &Path) -> Result<Foreign> {
         .unwrap_or_default();
     let title = string(&state, "custom_title");
     Ok(Foreign {
-        work_dir: None,
+        work_dir: work_dir(dir),
         // Until it is changed the title is the first prompt.
         name: title.filter(|title| !reader.first_prompt.starts_with(title.trim_end_matches(['…', '.']))),
         archived: state.get("archived").and_then(Value::as_bool).unwrap_or_default(),
         records: reader.records,
+    })
+}
+
+/// Kimi keeps a session in `<its directory>/sessions/<MD5 of the work directory>/<session>`, and the work directories
+/// in `kimi.json`. None for one that was taken from there.
+fn work_dir(session: &Path) -> Option<String> {
+    let session = session.canonicalize().ok()?;
+    // Older ones lie in the work directory's own directory as a file.
+    session.ancestors().take(2).find_map(|hashed| {
+        let name = hashed.file_name()?.to_str()?;
+        let state = hashed.parent()?.parent()?.join("kimi.json");
+        let state: Value = serde_json::from_slice(&std::fs::read(state).ok()?).ok()?;
+        let known = state.get("work_dirs")?.as_array()?.iter().filter_map(|dir| string(dir, "path"));
+        known.into_iter().find(|path| {
+            let hash: String = Md5::digest(path.as_bytes()).iter().map(|b| format!("{b:02x}")).collect();
+            name == hash || name.ends_with(&format!("_{hash}"))
+        })
     })
 }
 

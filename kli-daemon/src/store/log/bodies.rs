@@ -99,24 +99,27 @@ impl Log {
     pub(in crate::store) fn index_if_grown(&self, state: &mut State) {
         if let Some(me) = self.me.get()
             && wants_idx(self.home, &self.base, state)
+            && lacks(state.index.len(), state.asked)
         {
-            state.indexed = state.index.len();
+            state.asked = state.index.len();
             self.shared.indexer.open(me.clone());
         }
     }
 
-    /// Writes `.idx`. Holds up appends while the system takes the bytes.
-    pub(in crate::store) fn save_index(&self) {
-        let Some(place) = self.read().place.clone() else { return };
-        let (Some(idx), Some(file)) = (self.idx_path(&place), place.path) else { return };
-        let count = {
+    /// Writes `.idx` in a moment in which nothing is appended; false: there was none. Nobody waits for it: the index
+    /// is locked for a small part at a time.
+    pub(in crate::store) fn save_index(&self) -> bool {
+        let Some(place) = self.read().place.clone() else { return true };
+        let (Some(idx), Some(file)) = (self.idx_path(&place), place.path) else { return true };
+        let (version, count) = {
             let state = self.read();
-            let (progress, warnings) = (&state.progress, &state.warnings);
-            let (head_end, base) = (state.head_end, state.header.base.clone());
-            sidecar::save(&idx, &file, &Snapshot { index: &state.index, progress, warnings, head_end, base });
-            state.index.len()
+            (state.version, state.index.len())
         };
-        self.write().indexed = count;
+        let saved = sidecar::save(&idx, &file, &Quiet { log: self, version });
+        if saved {
+            self.write().indexed = count;
+        }
+        saved
     }
 
     fn unreadable(&self, ix: Ix, reason: &str) -> StoreError {
@@ -130,11 +133,37 @@ impl Log {
 /// whose base is missing or lies in another order: what such an index says depends on more than its file.
 pub(super) fn wants_idx(home: Home, base: &Option<BaseLink>, state: &State) -> bool {
     let known = state.progress.covered;
-    let new = state.index.len().saturating_sub(state.indexed);
     home != Home::Memory
         && known > sidecar::ABOVE
         && state.head_end > 0
-        && (state.indexed == 0 || new > 1_000.max(state.indexed / 4))
+        && lacks(state.index.len(), state.indexed)
         && state.shape == Shape::V3
         && state.header.base.is_some() == base.is_some()
+}
+
+fn lacks(records: usize, covered: usize) -> bool {
+    covered == 0 || records.saturating_sub(covered) > 1_000.max(covered / 4)
+}
+
+/// The index of an open session, as long as it stays as it is.
+struct Quiet<'a> {
+    log: &'a Log,
+    version: u64,
+}
+
+impl Quiet<'_> {
+    fn look<R>(&self, look: impl FnOnce(&State) -> R) -> Option<R> {
+        let state = self.log.read();
+        (state.version == self.version).then(|| look(&state))
+    }
+}
+
+impl sidecar::Stored for Quiet<'_> {
+    fn about(&self, inode: u64, device: u64) -> Option<Vec<u8>> {
+        self.look(|state| sidecar::about(&Snapshot::of(state), inode, device)).flatten()
+    }
+
+    fn part(&self, part: usize, from: usize, into: &mut Vec<u8>) -> Option<()> {
+        self.look(|state| sidecar::copy_part(&state.index, part, from, into))
+    }
 }

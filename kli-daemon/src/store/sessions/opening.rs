@@ -4,6 +4,8 @@ use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use kli_protocol::record::Base;
+
 use super::{Store, lock};
 use crate::store::catalog::{self, Catalog};
 use crate::store::disk::{Disk, Locking};
@@ -46,6 +48,7 @@ impl Store {
         let mut next = Some((path.to_owned(), locking));
         let mut found: Option<Arc<Log>> = None;
         let mut circle = None;
+        let apart = locking == Locking::Apart;
         while let Some((path, locking)) = next.take() {
             let key = path.display().to_string();
             if let Some(log) = self.live(&key) {
@@ -84,7 +87,8 @@ impl Store {
         let mut log = found;
         let count = open.len();
         for (number, opening) in open.into_iter().enumerate().rev() {
-            let home = if self.is_inside(&opening.path) { Home::Dir } else { Home::Outside };
+            let inside = self.is_inside(&opening.path) && !(apart && number == 0);
+            let home = if inside { Home::Dir } else { Home::Outside };
             let in_circle = circle.is_some_and(|start| (start..count).contains(&number));
             log = Some(self.build(opening, home, log.filter(|_| !in_circle))?);
         }
@@ -149,11 +153,17 @@ impl Store {
                 Some((base, entry, end))
             });
             match at {
-                Some((base, entry, end)) => shared = Some((self.shared_base(&base, end)?, entry, end)),
+                Some((base, entry, end)) => {
+                    if let Some(reason) = base.incomplete() {
+                        warnings.add("baseMissing", reason.clone(), Some(path), Some(0));
+                        read_only.get_or_insert(reason);
+                    }
+                    shared = Some((self.shared_base(&base, end)?, entry, end));
+                }
                 None => {
+                    let Base { session, entry, .. } = wanted;
                     let reason = format!(
-                        "the session {} that this one was forked from (at entry {}) is not there; its shared part cannot be shown",
-                        wanted.session, wanted.entry
+                        "the session {session} that this one was forked from (at entry {entry}) is not there; its shared part cannot be shown"
                     );
                     warnings.add("baseMissing", reason.clone(), Some(path), Some(0));
                     read_only.get_or_insert(reason);
@@ -163,8 +173,7 @@ impl Store {
         let parent_session = head.header.parent_session.as_deref().and_then(|parent| {
             let id = catalog::parent_id(parent);
             if id.is_none() {
-                let message = format!("the session that this one was forked from ({parent}) cannot be told");
-                warnings.add("parentSession", message, Some(path), Some(0));
+                warnings.list.push(catalog::unknown_parent(parent, path));
             }
             id
         });

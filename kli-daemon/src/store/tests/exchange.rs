@@ -227,6 +227,36 @@ fn kimi_tells_times_usage_and_errors() {
     assert!(result.is_error && result.tool_name == "Shell" && result.tool_call_id == "tc1");
 }
 
+/// Kimi files sessions under the hash of their work directory; which that is, its state tells.
+#[test]
+fn kimi_tells_the_work_directory_where_its_state_does() {
+    let kimi = tempfile::tempdir().unwrap();
+    let write = |path: &str, text: &str| {
+        let path = kimi.path().join(path);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(&path, text).unwrap();
+        path
+    };
+    let state = json!({"work_dirs": [{"path": "/other"}, {"path": "/home/u/ü", "kaos": "local"}, {"path": "/srv/p", "kaos": "box"}]});
+    write("kimi.json", &state.to_string());
+    let line = "{\"role\":\"user\",\"content\":\"hi\"}\n";
+    let cases = [
+        ("sessions/0f2f37b0f75e4e98adea3ab7e5c9ef11/s1/context.jsonl", None),
+        ("sessions/473ce7a68cd6f0a699709b6b0d33b8cb/s1/context.jsonl", Some("/home/u/ü")),
+        ("sessions/473ce7a68cd6f0a699709b6b0d33b8cb/s2.jsonl", Some("/home/u/ü")),
+        ("sessions/box_396d83b966ff1a3d61a02ab587119ff4/s3/context.jsonl", Some("/srv/p")),
+    ];
+    let rig = Rig::memory();
+    for (number, (path, wanted)) in cases.iter().enumerate() {
+        let path = write(path, line);
+        let new = NewSession { work_dir: String::new(), ..rig.new_session(&format!("k{number}")) };
+        let order = Import { path: path.clone(), format: ImportFormat::Kimi, new, name: None };
+        let work_dir = rig.store.import(order, &rig.clock).unwrap().facts().work_dir;
+        let fallback = path.parent().unwrap().canonicalize().unwrap().display().to_string();
+        assert_eq!(work_dir, wanted.map_or(fallback, str::to_owned));
+    }
+}
+
 #[test]
 fn codex_roll_backs_and_claude_answers() {
     let rig = Rig::memory();

@@ -1,0 +1,142 @@
+//! What stands in front of a conversation: system prompt and tools.
+//!
+//! Files of the work directory and of the user speak in it. They are read when a run begins and then hold for all
+//! its turns: a run that edits them does not lose the provider's cache of its own history. What did not change is
+//! the same text in memory too.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use kli_protocol::ApiError;
+use kli_protocol::api::{Mode, ModelRef, ToolDescription};
+
+use super::Actor;
+use crate::context::estimate;
+use crate::context::prompt::{Parts, SkillLine, system_prompt};
+use crate::session::branch::{Setting, Shape};
+use crate::tool::{Tool, ToolSpec};
+use crate::workspace::{Workspace, context_files};
+
+/// System prompt and tools, and what they were made from.
+pub(super) struct Instructions {
+    mode: Mode,
+    work_dir: String,
+    tools: Vec<Arc<dyn Tool>>,
+    files: Files,
+    system_prompt: Arc<str>,
+    descriptions: Arc<[ToolDescription]>,
+    /// Their tokens.
+    overhead: u64,
+}
+
+/// What files say to the model.
+#[derive(Clone, Debug, Default, PartialEq)]
+struct Files {
+    system: Option<String>,
+    append: Vec<String>,
+    skills: Vec<SkillLine>,
+    context: Vec<(String, String)>,
+}
+
+impl Instructions {
+    fn fit(&self, mode: Mode, work_dir: &str, tools: &[Arc<dyn Tool>]) -> bool {
+        let same =
+            |(a, b): (&Arc<dyn Tool>, &Arc<dyn Tool>)| Arc::ptr_eq(a, b) || is_described_alike(a.spec(), b.spec());
+        self.mode == mode
+            && self.work_dir == work_dir
+            && self.tools.len() == tools.len()
+            && self.tools.iter().zip(tools).all(same)
+    }
+}
+
+impl Actor {
+    /// For the next request; of a run that has begun its files are read no more.
+    pub(super) fn instructions(&self) -> Arc<Instructions> {
+        let work_dir = self.work_dir();
+        let mut tools = self.deps.tools.clone();
+        tools.extend(self.deps.client_tools.of_session(&self.id, &self.deps.clock));
+        let known = self.instructions.as_ref();
+        let begun = self.run.as_ref().is_some_and(|run| run.instructed);
+        let files = match known.filter(|known| begun && known.work_dir == work_dir) {
+            Some(known) if known.fit(self.mode, &work_dir, &tools) => return known.clone(),
+            Some(known) => known.files.clone(),
+            None => self.files(&work_dir),
+        };
+        if let Some(known) = known
+            && known.fit(self.mode, &work_dir, &tools)
+            && known.files == files
+        {
+            return known.clone();
+        }
+        let descriptions: Arc<[ToolDescription]> = tools.iter().map(|tool| describe(tool.spec())).collect();
+        let system_prompt = system_prompt(&Parts {
+            tools: &descriptions,
+            context_files: &files.context,
+            custom: files.system.as_deref(),
+            append: &files.append,
+            skills: &files.skills,
+            mode: self.mode,
+            work_dir: &work_dir,
+            date: &self.date,
+        });
+        let overhead = estimate::overhead(&system_prompt, &descriptions);
+        let system_prompt = system_prompt.into();
+        Arc::new(Instructions { mode: self.mode, work_dir, tools, files, system_prompt, descriptions, overhead })
+    }
+
+    /// The same, kept for the next turns.
+    pub(super) fn instruct(&mut self) {
+        let instructions = self.instructions();
+        self.instructions = Some(instructions);
+        if let Some(run) = &mut self.run {
+            run.instructed = true;
+        }
+    }
+
+    fn files(&self, work_dir: &str) -> Files {
+        let dir = Path::new(work_dir);
+        let workspace = Workspace::load(&self.deps.places(dir));
+        let context = context_files(&self.deps.places_for_context(dir));
+        Files {
+            skills: workspace.skill_lines(),
+            system: workspace.system,
+            append: workspace.append,
+            context: context.into_iter().map(|(path, text)| (path.display().to_string(), text)).collect(),
+        }
+    }
+
+    /// Everything of a request but its messages.
+    pub(super) fn shape(
+        &self,
+        model: &ModelRef,
+        options: BTreeMap<String, serde_json::Value>,
+    ) -> Result<Shape, ApiError> {
+        let (model, provider) = self.deps.models().find(&model.provider, &model.model_id)?;
+        Ok(Shape { model, provider, options, setting: self.setting() })
+    }
+
+    /// What of a request does not depend on the model.
+    pub(super) fn setting(&self) -> Setting {
+        let instructions = self.instructions();
+        Setting {
+            tools: instructions.tools.clone(),
+            descriptions: instructions.descriptions.clone(),
+            work_dir: PathBuf::from(&instructions.work_dir),
+            system_prompt: instructions.system_prompt.clone(),
+            overhead: instructions.overhead,
+        }
+    }
+}
+
+fn is_described_alike(a: &ToolSpec, b: &ToolSpec) -> bool {
+    a.name == b.name && a.description == b.description && a.effect == b.effect && a.parameters == b.parameters
+}
+
+fn describe(spec: &ToolSpec) -> ToolDescription {
+    ToolDescription {
+        name: spec.name.clone(),
+        description: spec.description.clone(),
+        parameters: spec.parameters.clone(),
+    }
+}
