@@ -14,6 +14,7 @@ mod gate;
 pub mod model;
 mod place;
 pub mod process;
+mod random;
 pub mod raw;
 mod session;
 
@@ -22,6 +23,7 @@ pub use daemon::{Daemon, Finished, Setup, finish};
 pub use gate::Gate;
 pub use model::{ModelServer, Reply};
 pub use place::Place;
+pub use random::Random;
 pub use session::{Session, is_node, text, text_of};
 
 use std::time::Duration;

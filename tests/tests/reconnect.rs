@@ -107,9 +107,9 @@ fn ends_with_what_one_has_that_was_there() {
         enough.store(is_last, Ordering::Relaxed);
         let mut frail = Frail::connect(&p.daemon.socket);
         frail.send(1, "subscribe", json!({ "sessionId": steady.id, "after": flaky.last }));
-        let mut left = if is_last { usize::MAX } else { (random.next() % 6000) as usize };
+        let mut left = if is_last { usize::MAX } else { random.below(6000) };
         while left > 0 && !over {
-            let bytes = ((random.next() % 1000) as usize + 1).min(left);
+            let bytes = (random.below(1000) + 1).min(left);
             left -= bytes;
             for message in frail.read(bytes) {
                 if message["method"] == "sessionEvent" {
@@ -158,7 +158,7 @@ fn a_prompt_that_is_sent_again_runs_once() {
     let id = p.session().id;
     for round in 0..rounds {
         let said = format!("prompt {round}.");
-        let method = ["prompt", "followUp", "steer"][(random.next() % 3) as usize];
+        let method = ["prompt", "followUp", "steer"][random.below(3)];
         let params =
             json!({ "sessionId": id, "text": said, "idempotencyKey": format!("key {round}"), "wait": round % 2 == 0 });
         // One daemon is killed in ten rounds, while the first reply is waited for.
@@ -168,7 +168,7 @@ fn a_prompt_that_is_sent_again_runs_once() {
             let call = json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": params });
             let call = format!("{call}\n").into_bytes();
             // Some break before the call is whole: that one was not made.
-            let sent = if random.next().is_multiple_of(4) { (random.next() as usize) % call.len() } else { call.len() };
+            let sent = if random.next().is_multiple_of(4) { random.below(call.len()) } else { call.len() };
             frail.stream.write_all(&call[..sent]).unwrap();
             if sent < call.len() {
                 continue;
