@@ -16,6 +16,7 @@ mod place;
 pub mod process;
 mod random;
 pub mod raw;
+pub mod schema;
 mod session;
 
 pub use client::{Client, Event, RpcError};
