@@ -6,10 +6,12 @@ use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream as StdStream;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Waker, ready};
 
 use bytes::{Buf, Bytes};
 use futures_util::future::FutureExt;
+use futures_util::task::AtomicWaker;
 use tokio::io::unix::AsyncFd;
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::UnixStream;
@@ -102,27 +104,84 @@ impl AsFd for Socket {
     }
 }
 
+/// How many requests of one HTTP connection are being answered.
+#[derive(Debug, Default)]
+pub(super) struct InFlight {
+    count: AtomicUsize,
+    reader: AtomicWaker,
+}
+
+/// One of them, until it is dropped.
+#[derive(Debug)]
+pub(super) struct Answering(Arc<InFlight>);
+
+impl InFlight {
+    pub(super) fn enter(self: &Arc<Self>) -> Answering {
+        self.count.fetch_add(1, Ordering::AcqRel);
+        Answering(self.clone())
+    }
+}
+
+impl Drop for Answering {
+    fn drop(&mut self) {
+        self.0.count.fetch_sub(1, Ordering::AcqRel);
+        self.0.reader.wake();
+    }
+}
+
 /// A connection whose first bytes were looked at and are put back.
 ///
 /// While a write waits for the client to read, nothing is read from it either. jsonrpsee reads WebSocket messages
 /// without regard to what it could not send yet, so that without this a client which never reads could make it
 /// queue replies without bound.
+///
+/// That the client has closed its sending half is told only when its requests are answered: hyper takes it for the
+/// end of the client, and would drop them.
 #[derive(Debug)]
 pub(super) struct Rewound {
     head: Bytes,
     socket: UnixStream,
+    in_flight: Arc<InFlight>,
     write_waits: bool,
+    /// Written, and perhaps not yet all there is of a reply.
+    unflushed: bool,
     /// The reader, while a write waits. The reader may be another task than the writer.
     reader: Option<Waker>,
+    /// The client sends no more.
+    ended: bool,
+    hang_up: Option<HangUp>,
 }
 
 impl Rewound {
-    pub(super) fn new(head: Bytes, socket: UnixStream) -> Rewound {
-        Rewound { head, socket, write_waits: false, reader: None }
+    pub(super) fn new(head: Bytes, socket: UnixStream, in_flight: Arc<InFlight>) -> Rewound {
+        Rewound {
+            head,
+            socket,
+            in_flight,
+            write_waits: false,
+            unflushed: false,
+            reader: None,
+            ended: false,
+            hang_up: None,
+        }
+    }
+
+    /// Ready when the end may be told.
+    fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        self.in_flight.reader.register(cx.waker());
+        if self.in_flight.count.load(Ordering::Acquire) == 0 && !self.unflushed {
+            return Poll::Ready(());
+        }
+        if self.hang_up.is_none() {
+            // Without a descriptor to spare it is noticed at the next write.
+            self.hang_up = HangUp::of(&self.socket).ok();
+        }
+        self.hang_up.as_ref().map_or(Poll::Pending, |hang_up| hang_up.poll(cx))
     }
 
     fn wrote(&mut self, written: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
         self.write_waits = written.is_pending();
+        self.unflushed = true;
         if let Some(reader) = self.reader.take_if(|_| written.is_ready()) {
             reader.wake();
         }
@@ -142,7 +201,15 @@ impl AsyncRead for Rewound {
             self.reader = Some(cx.waker().clone());
             return Poll::Pending;
         }
-        Pin::new(&mut self.socket).poll_read(cx, buf)
+        if !self.ended {
+            let before = buf.filled().len();
+            ready!(Pin::new(&mut self.socket).poll_read(cx, buf))?;
+            if buf.filled().len() > before || buf.remaining() == 0 {
+                return Poll::Ready(Ok(()));
+            }
+            self.ended = true;
+        }
+        self.poll_end(cx).map(Ok)
     }
 }
 
@@ -166,7 +233,9 @@ impl AsyncWrite for Rewound {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.socket).poll_flush(cx)
+        ready!(Pin::new(&mut self.socket).poll_flush(cx))?;
+        self.unflushed = false;
+        Poll::Ready(Ok(()))
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -182,7 +251,7 @@ impl AsyncWrite for Rewound {
 pub(super) struct HangUp(UnixStream);
 
 impl HangUp {
-    pub(super) fn of(socket: &Socket) -> io::Result<HangUp> {
+    pub(super) fn of(socket: &impl AsFd) -> io::Result<HangUp> {
         let second = StdStream::from(socket.as_fd().try_clone_to_owned()?);
         UnixStream::from_std(second).map(HangUp)
     }
