@@ -143,6 +143,9 @@ pub async fn compact(
         usage: Some(usage),
     };
     let tokens_after = tokens_after(window, &compaction, overhead, &by.model);
+    if tokens_after >= compaction.tokens_before {
+        return Err(CompactionError::NoSmaller { summary: tokens_after, replaced: compaction.tokens_before });
+    }
     Ok(Compacted { compaction, tokens_after })
 }
 
