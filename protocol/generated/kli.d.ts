@@ -321,7 +321,7 @@ export type EntriesResult = {
 export type Entry = {
   type: string;
   id: string;
-  parentId?: string;
+  parentId?: string | null;
   timestamp?: string;
 };
 export type GetContextResult = {

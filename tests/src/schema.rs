@@ -58,7 +58,9 @@ impl Schemas<'_> {
                     fault(fits, at, || format!("is no {says}: {value}"), problems);
                 }
                 "const" => fault(value == says, at, || format!("is not {says}: {value}"), problems),
-                "enum" => fault(list(says).any(|one| one == value), at, || format!("is none of {says}: {value}"), problems),
+                "enum" => {
+                    fault(list(says).any(|one| one == value), at, || format!("is none of {says}: {value}"), problems)
+                }
                 "minimum" => {
                     let fits = value.as_f64().is_none_or(|number| says.as_f64().is_none_or(|least| number >= least));
                     fault(fits, at, || format!("is below {says}: {value}"), problems);
@@ -99,9 +101,13 @@ impl Schemas<'_> {
         }
     }
 
-    /// The first that fits; where none does, what the one that comes closest lacks.
+    /// The one of the value's own `type`, else the first that fits; where none does, what the closest one lacks.
     fn one_of(&self, parts: &Value, value: &Value, at: &str, problems: &mut Vec<String>, names: &mut Names) {
         let mut closest: Option<Vec<String>> = None;
+        let own = |part: &&Value| value["type"].is_string() && part["properties"]["type"]["const"] == value["type"];
+        if let Some(part) = list(parts).find(own) {
+            return self.part(part, value, at, problems, names);
+        }
         for part in list(parts) {
             let (mut faults, mut known) = (Vec::new(), Names::default());
             self.part(part, value, at, &mut faults, &mut known);

@@ -57,14 +57,7 @@ pub(super) async fn serve(
     let caller = Caller { connection: open.id, ..Caller::default() };
     let streams = ConnectionGuard::new(MAX_STREAMS);
     let in_flight = Arc::<InFlight>::default();
-    let http = Http {
-        shared,
-        caller,
-        stop_handle,
-        streams,
-        in_flight: in_flight.clone(),
-        upgraded: Mutex::new(None),
-    };
+    let http = Http { shared, caller, stop_handle, streams, in_flight: in_flight.clone(), upgraded: Mutex::new(None) };
     let http = Arc::new(http);
     let service = {
         let http = http.clone();
