@@ -236,7 +236,10 @@ async fn wait_for_stop(daemon: &Arc<Daemon>, idle_exit: Option<Duration>) -> any
             () = &mut idle => return Ok(()),
             _ = hangup.recv() => match tokio::task::block_in_place(|| daemon.reload()) {
                 Ok(changed) => tracing::info!(?changed, "configuration read again"),
-                Err(error) => tracing::error!("the old configuration stays: {error:#}"),
+                Err(error) => {
+                    tracing::error!("the old configuration stays: {error:#}");
+                    daemon.registry.warn("configuration", format!("The old configuration stays: {error:#}"));
+                }
             },
         }
     }

@@ -5,7 +5,8 @@ use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::time::Duration;
 
-use kli_tests::{Gate, ModelServer, Reply, Session, Setup, fixtures, text, timed};
+use kli_tests::{Daemon, Gate, ModelServer, Reply, Session, Setup, fixtures, poll, text, timed};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 
 fn mode(path: &Path) -> u32 {
@@ -237,4 +238,27 @@ fn what_is_logged() {
     let models = session.client.call("listModels", json!({}));
     assert!(!models.to_string().contains("sk-secret"));
     assert_eq!(text(&models["default"]["modelId"]), "m1");
+}
+
+/// A hang-up has the configuration read again; what is wrong with it is told to those who watch, as nobody waits
+/// for a reply.
+#[test]
+fn a_hangup_reads_the_configuration() {
+    let daemon = Setup::new().config("defaultMode = \"plan\"\n").start();
+    let work_dir = fixtures::work_dir();
+    let mode_of = |daemon: &Daemon| Session::create(daemon, work_dir.path()).state()["mode"].clone();
+    assert_eq!(mode_of(&daemon), "plan");
+    let mut client = daemon.client();
+    client.call("subscribe", json!({}));
+    let config = daemon.config.clone().unwrap();
+    std::fs::write(&config, "defaultModel = \"auto\"\ndefaultMood = 1\n").unwrap();
+    let pid = Pid::from_raw(daemon.pid() as i32).unwrap();
+    kill_process(pid, Signal::HUP).unwrap();
+    let warning = client.until_kind("warning").body;
+    assert!(text(&warning["message"]).contains("defaultMood"), "{warning}");
+    assert_eq!((warning.get("sessionId"), warning.get("seq")), (None, None));
+    assert_eq!(mode_of(&daemon), "plan", "the last good one stays");
+    std::fs::write(&config, "defaultMode = \"auto\"\n").unwrap();
+    kill_process(pid, Signal::HUP).unwrap();
+    assert!(poll(Duration::from_secs(10), || mode_of(&daemon) == "auto"));
 }

@@ -394,3 +394,49 @@ fn client_tools() {
     assert!(session.messages().iter().any(|m| m["toolCallId"] == "c2" && m["isError"] == true));
     server.assert_valid();
 }
+
+/// Of two clients with one tool the newest has it, until it goes; a call that is no longer wanted is taken back.
+#[test]
+fn the_same_tool_of_two_clients() {
+    let server = ModelServer::with([
+        Reply::call("c1", "buffers", json!({})),
+        Reply::text("from the first"),
+        Reply::call("c2", "buffers", json!({})),
+        Reply::text("from the second"),
+        Reply::call("c3", "buffers", json!({})),
+        Reply::text("from the first again"),
+        Reply::call("c4", "buffers", json!({})),
+    ]);
+    let daemon = Setup::new().model(&server).start();
+    let work_dir = fixtures::work_dir();
+    let mut session = Session::create(&daemon, work_dir.path());
+    let tools = json!({ "tools": [{ "name": "buffers", "description": "open buffers", "readOnly": true,
+        "parameters": { "type": "object", "properties": {} } }] });
+    let called = |client: &kli_tests::Client, id: &str| {
+        client.until(|e| e.method == "toolCall" && e.body["toolCallId"] == id).body["callId"].clone()
+    };
+    let mut first = daemon.client();
+    let subscription = first.call("registerTools", tools.clone());
+    let mut answer = |client: &mut kli_tests::Client, id: &str| {
+        session.call("prompt", json!({ "text": id }));
+        let call_id = called(client, id);
+        client.call("submitToolResult", json!({ "callId": call_id, "content": [{ "type": "text", "text": id }] }));
+        assert_eq!(session.wait()["stopReason"], "done");
+        assert_eq!(session.result_of(id), (id.to_owned(), false));
+    };
+    answer(&mut first, "c1");
+    let mut second = daemon.client();
+    let newest = second.call("registerTools", tools);
+    answer(&mut second, "c2");
+    second.call("unregisterTools", json!({ "subscription": newest }));
+    answer(&mut first, "c3");
+    session.call("prompt", json!({ "text": "stop" }));
+    let call_id = called(&first, "c4");
+    session.call("abort", json!({}));
+    first.until(|e| e.body["callId"] == call_id && e.body["cancelled"] == true);
+    assert_eq!(first.error("submitToolResult", json!({ "callId": call_id, "content": "late" })).kind(), "callNotFound");
+    assert_eq!(first.call("unregisterTools", json!({ "subscription": subscription })), true);
+    assert_eq!(first.call("unregisterTools", json!({ "subscription": subscription })), false);
+    assert!(!session.call("getContext", json!({}))["tools"].to_string().contains("buffers"));
+    server.assert_valid();
+}

@@ -160,15 +160,17 @@ fn classify(status: Option<u16>, error: &Error) -> Failure {
             format!("The provider denies access ({said}). Check that the key may use this model."),
         );
     }
-    let limited = status == Some(429)
-        || says(&[
-            "rate_limit",
-            "rate limit",
-            "too many requests",
-            "resource_exhausted",
-            "tokens per minute",
-            "requests per minute",
-        ]);
+    // Larger than all that is allowed in a minute (Groq): waiting does not help, a smaller request does.
+    let limited = status != Some(413)
+        && (status == Some(429)
+            || says(&[
+                "rate_limit",
+                "rate limit",
+                "too many requests",
+                "resource_exhausted",
+                "tokens per minute",
+                "requests per minute",
+            ]));
     if limited {
         return Failure::passing(Kind::RateLimited, format!("The provider asks to slow down ({said})."));
     }
@@ -380,6 +382,12 @@ mod tests {
         check(400, r#"{"error":{"code":"context_length_exceeded","message":"no"}}"#, Kind::ContextOverflow, false);
         check(400, r#"{"code":"context_length_exceeded"}"#, Kind::ContextOverflow, false);
         check(413, "", Kind::ContextOverflow, false);
+        check(
+            413,
+            r#"{"error":{"message":"Request too large for model `x` on tokens per minute (TPM): Limit 6000, Requested 7012","code":"rate_limit_exceeded"}}"#,
+            Kind::ContextOverflow,
+            false,
+        );
         for words in [
             "Invalid max_tokens: must be between 1 and 4096",
             "max_tokens is too large: 100000. This model supports at most 4096 completion tokens",

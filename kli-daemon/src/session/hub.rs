@@ -31,11 +31,30 @@ pub struct Published {
 }
 
 struct Ring {
-    events: VecDeque<Published>,
+    events: VecDeque<Kept>,
     bytes: usize,
+    /// Bytes of all events there ever were.
+    written: u64,
     /// Numbers up to this one cannot be replayed.
     floor: u64,
     last: u64,
+}
+
+struct Kept {
+    event: Published,
+    /// Bytes of all events before it.
+    before: u64,
+}
+
+impl Ring {
+    /// The number after which no more than so many bytes follow.
+    fn oldest_within(&self, bytes: usize) -> u64 {
+        let first = self.events.partition_point(|kept| self.written - kept.before > bytes as u64);
+        match first.checked_sub(1).and_then(|before| self.events.get(before)) {
+            Some(kept) => kept.event.seq,
+            None => self.floor,
+        }
+    }
 }
 
 pub struct Hub {
@@ -61,7 +80,7 @@ impl Hub {
     /// lag behind.
     pub fn new(last: u64, max_bytes: usize) -> Hub {
         Hub {
-            ring: Mutex::new(Ring { events: VecDeque::new(), bytes: 0, floor: last, last }),
+            ring: Mutex::new(Ring { events: VecDeque::new(), bytes: 0, written: 0, floor: last, last }),
             last: watch::Sender::new(last),
             born: last,
             max_bytes,
@@ -81,7 +100,7 @@ impl Hub {
         let mut ring = self.ring();
         for event in events.into_iter().rev().filter(|e| e.seq <= ring.floor).collect::<Vec<_>>() {
             ring.bytes += event.text.len();
-            ring.events.push_front(event);
+            ring.events.push_front(Kept { event, before: 0 });
         }
         ring.floor = floor;
     }
@@ -133,6 +152,16 @@ impl Hub {
         published
     }
 
+    /// Whether anybody would see an event.
+    pub fn is_followed(&self) -> bool {
+        self.last.receiver_count() > 0
+    }
+
+    /// Shows an event that has no number: for the hub of all sessions.
+    pub fn tell(&self, event: &Event) {
+        self.relay(published(0, event));
+    }
+
     /// Shows an event that has its number from elsewhere: for the hub of all sessions.
     pub fn relay(&self, mut published: Published) {
         let mut ring = self.ring();
@@ -155,6 +184,7 @@ impl Hub {
             types: spec.types,
             snapshot: Some(snapshot),
             cursor: 0,
+            asked_for: self.last_seq(),
             start: Some(start),
             next: None,
         };
@@ -169,6 +199,7 @@ impl Hub {
             types,
             snapshot: None,
             cursor: self.last_seq(),
+            asked_for: 0,
             start: None,
             next: None,
         };
@@ -190,7 +221,9 @@ pub fn unnumbered(seq: u64, session_id: &str, time: String, body: EventBody) -> 
 fn push(ring: &mut Ring, event: Published, max_bytes: usize) {
     ring.last = event.seq;
     ring.bytes += event.text.len();
-    ring.events.push_back(event);
+    let before = ring.written;
+    ring.written += event.text.len() as u64;
+    ring.events.push_back(Kept { event, before });
     while (ring.events.len() > MIN_EVENTS && ring.bytes > max_bytes) || ring.bytes > HARD_BYTES {
         if !drop_oldest(ring) {
             break;
@@ -200,7 +233,7 @@ fn push(ring: &mut Ring, event: Published, max_bytes: usize) {
 
 /// False: there is none.
 fn drop_oldest(ring: &mut Ring) -> bool {
-    let Some(oldest) = ring.events.pop_front() else { return false };
+    let Some(Kept { event: oldest, .. }) = ring.events.pop_front() else { return false };
     ring.bytes -= oldest.text.len();
     ring.floor = oldest.seq;
     true
@@ -219,6 +252,8 @@ struct Reader {
     snapshot: Option<Snapshotter>,
     /// The last event that was given.
     cursor: u64,
+    /// Events up to this one were there when it began: it may take its time over them.
+    asked_for: u64,
     start: Option<Start>,
     /// To be given before any further event.
     next: Option<Arc<str>>,
@@ -270,15 +305,15 @@ impl Reader {
         let snapshot = match &self.snapshot {
             Some(_) => Some(self.take_snapshot().await?),
             None => {
-                self.cursor = self.hub.ring().floor;
+                self.cursor = self.hub.ring().oldest_within(self.hub.max_bytes);
                 None
             }
         };
         // Built from the snapshot's own words, so that session and time agree with it. Among all sessions there is
-        // no number that would mean anything; the time is that of the oldest event left.
+        // no number that would mean anything; the time is that of the newest event.
         let (session, time) = match snapshot.as_deref() {
             Some(snapshot) => stamp(snapshot),
-            None => (None, self.hub.ring().events.front().map(|e| stamp(&e.text).1).unwrap_or_default()),
+            None => (None, self.hub.ring().events.back().map(|last| stamp(&last.event.text).1).unwrap_or_default()),
         };
         let seq = session.is_some().then_some(before);
         let event = Event { seq, session_id: session, time, run_id: None, body: EventBody::Lagged {} };
@@ -292,8 +327,12 @@ impl Reader {
         if self.cursor < ring.floor {
             return Found::Lost;
         }
-        let mut index = ring.events.partition_point(|e| e.seq <= self.cursor);
-        while let Some(event) = ring.events.get(index) {
+        let mut index = ring.events.partition_point(|kept| kept.event.seq <= self.cursor);
+        let unread = ring.events.get(index).map_or(0, |first| ring.written - first.before);
+        if unread > self.hub.max_bytes as u64 && self.cursor >= self.asked_for {
+            return Found::Lost;
+        }
+        while let Some(Kept { event, .. }) = ring.events.get(index) {
             self.cursor = event.seq;
             let wanted = self.types.as_ref().is_none_or(|types| types.iter().any(|t| *t == event.kind));
             if wanted {
@@ -376,6 +415,28 @@ mod tests {
         assert_eq!(ready(&mut feed), [("lagged".into(), 0), ("snapshot".into(), 3000)]);
         assert!(hub.ring().events.len() <= MIN_EVENTS, "the last thousand are kept and no more");
         assert!(hub.reaches_back_to(2000) && !hub.reaches_back_to(1999));
+    }
+
+    /// Large events, of which the ring keeps more than one reader may be behind.
+    #[test]
+    fn bytes_count_and_not_only_events() {
+        let large = |n: u64| {
+            let mut event = event(n);
+            event.body = EventBody::TextDelta { message_id: "m".into(), index: 0, delta: "x".repeat(1000) };
+            event
+        };
+        let (hub, snapshot) = hub_with_snapshot(10_000);
+        let mut feed = hub.feed(Spec { after: None, types: None }, snapshot.clone());
+        assert_eq!(ready(&mut feed).len(), 1);
+        let mut all = hub.follow(None);
+        for n in 0..20 {
+            hub.publish(&mut large(n));
+        }
+        assert_eq!(ready(&mut feed), [("lagged".into(), 0), ("snapshot".into(), 20)]);
+        let mut replay = hub.feed(Spec { after: Some(2), types: None }, snapshot);
+        assert_eq!(ready(&mut replay).len(), 18, "what was asked for is given");
+        let all = std::iter::from_fn(|| all.next().now_or_never().flatten()).count();
+        assert!((8..12).contains(&all), "lagged, and what fits: {all}");
     }
 
     #[test]

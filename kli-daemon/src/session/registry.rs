@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use kli_protocol::api::{
-    CreateSessionParams, EventBody, ForestNode, GetForestParams, GetForestResult, ImportSessionParams,
+    CreateSessionParams, Event, EventBody, ForestNode, GetForestParams, GetForestResult, ImportSessionParams,
     ListSessionsParams, ListSessionsResult, ModelRef, SearchParams, SearchResult, SessionCounts, SessionInfo, Status,
 };
 use kli_protocol::{ApiError, ErrorKind};
@@ -43,12 +43,26 @@ pub struct ForkMade {
 
 impl Registry {
     pub fn new(deps: Arc<Deps>) -> Arc<Registry> {
+        let (all, clock) = (deps.all.clone(), deps.clock.clone());
+        deps.store.when_scanned(move |facts| {
+            if all.is_followed() {
+                let (session_id, time) = (Some(facts.id.clone()), crate::clock::rfc3339(clock.now_ms()));
+                let body = EventBody::SessionInfoChanged { session: info::session_info(facts, Status::Idle) };
+                all.tell(&Event { seq: None, session_id, time, run_id: None, body });
+            }
+        });
         Arc::new(Registry {
             deps,
             open: Mutex::default(),
             unloaded: unload::Unloaded::default(),
             stopping: AtomicBool::new(false),
         })
+    }
+
+    /// Tells all who watch the daemon, of something that is no session's.
+    pub fn warn(&self, kind: &str, message: String) {
+        let body = EventBody::Warning { kind: kind.to_owned(), message };
+        self.deps.all.tell(&Event { seq: None, session_id: None, time: self.deps.now(), run_id: None, body });
     }
 
     fn map(&self) -> MutexGuard<'_, HashMap<String, Slot>> {

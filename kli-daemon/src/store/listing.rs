@@ -100,7 +100,8 @@ fn serve(dir: &Path, catalog: &Mutex<Catalog>, store: &Weak<Store>, work: &Recei
             if stop.is_set() {
                 break;
             }
-            lock().complete(path, stamp, what);
+            lock().complete(path.clone(), stamp, what);
+            tell(store, &path);
         }
         join_forks(&lock, store, stop);
         if stop.ending.load(Ordering::Relaxed) {
@@ -109,6 +110,13 @@ fn serve(dir: &Path, catalog: &Mutex<Catalog>, store: &Weak<Store>, work: &Recei
         lock().save(dir);
     }
     lock().save(dir);
+}
+
+/// Lists showed less of it before.
+fn tell(store: &Weak<Store>, path: &Path) {
+    if let Some(store) = store.upgrade() {
+        store.tell_scanned(path);
+    }
 }
 
 /// Forks are asked as wholes: what is shown of them lies partly in their bases.
@@ -125,6 +133,7 @@ fn join_forks<'a>(lock: &dyn Fn() -> MutexGuard<'a, Catalog>, store: &Weak<Store
             let log = store.open(&id).ok();
             let whole = log.as_ref().map(|log| log.facts());
             lock().join(&path, stamp, whole);
+            store.tell_scanned(&path);
             drop(std::mem::replace(&mut before, log));
         }
     }

@@ -38,6 +38,8 @@ pub struct Store {
     catalog: Arc<Mutex<Catalog>>,
     /// Reads ahead for lists; none without a directory.
     lister: OnceLock<Lister>,
+    /// Who wants to hear of sessions of which a list showed only a part.
+    scanned: OnceLock<Box<dyn Fn(Facts) + Send + Sync>>,
     last: Mutex<Last>,
 }
 
@@ -72,6 +74,7 @@ impl Store {
             memory: Mutex::default(),
             catalog,
             lister: OnceLock::new(),
+            scanned: OnceLock::new(),
         });
         if let Some(dir) = store.dir.clone() {
             let lister = Lister::start(dir, store.catalog.clone(), Arc::downgrade(&store)).map_err(no_thread)?;
@@ -403,6 +406,22 @@ impl Store {
     pub(super) fn facts_of(&self, path: &Path) -> Option<Facts> {
         let open = self.live_logs().into_iter().find(|log| log.path().as_deref() == Some(path))?;
         Some(open.facts())
+    }
+
+    /// `tell` hears of each session whose file was read as a whole after a list could only glance at it.
+    pub fn when_scanned(&self, tell: impl Fn(Facts) + Send + Sync + 'static) {
+        let _ = self.scanned.set(Box::new(tell));
+    }
+
+    pub(super) fn tell_scanned(&self, path: &Path) {
+        let Some(tell) = self.scanned.get() else { return };
+        let facts = {
+            let catalog = lock(&self.catalog);
+            catalog.summaries().find(|s| s.facts.path.as_deref() == Some(path)).map(|s| listed(&catalog, s))
+        };
+        if let Some(facts) = facts {
+            tell(facts);
+        }
     }
 
     fn refreshed(&self) -> MutexGuard<'_, Catalog> {

@@ -37,7 +37,8 @@ pub const TOOL_CALL: &str = "toolCall";
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct Event {
-    /// Rises with each event of a session, is never given twice. Absent: from the daemon itself.
+    /// Rises with each event of a session, is never given twice. Absent: from the daemon itself, or news of a
+    /// session that is not open.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seq: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -22,6 +22,7 @@ use crate::workspace::{Workspace, context_files};
 pub(super) struct Instructions {
     mode: Mode,
     work_dir: String,
+    /// Only to compare.
     tools: Vec<Arc<dyn Tool>>,
     files: Files,
     system_prompt: Arc<str>,
@@ -52,19 +53,17 @@ impl Instructions {
 
 impl Actor {
     /// For the next request; of a run that has begun its files are read no more.
-    pub(super) fn instructions(&self) -> Arc<Instructions> {
+    fn instructions(&self, tools: &[Arc<dyn Tool>]) -> Arc<Instructions> {
         let work_dir = self.work_dir();
-        let mut tools = self.deps.tools.clone();
-        tools.extend(self.deps.client_tools.of_session(&self.id, &self.deps.clock));
         let known = self.instructions.as_ref();
         let begun = self.run.as_ref().is_some_and(|run| run.instructed);
         let files = match known.filter(|known| begun && known.work_dir == work_dir) {
-            Some(known) if known.fit(self.mode, &work_dir, &tools) => return known.clone(),
+            Some(known) if known.fit(self.mode, &work_dir, tools) => return known.clone(),
             Some(known) => known.files.clone(),
             None => self.files(&work_dir),
         };
         if let Some(known) = known
-            && known.fit(self.mode, &work_dir, &tools)
+            && known.fit(self.mode, &work_dir, tools)
             && known.files == files
         {
             return known.clone();
@@ -81,13 +80,19 @@ impl Actor {
             date: &self.date,
         });
         let overhead = estimate::overhead(&system_prompt, &descriptions);
-        let system_prompt = system_prompt.into();
+        let (tools, system_prompt) = (tools.to_vec(), system_prompt.into());
         Arc::new(Instructions { mode: self.mode, work_dir, tools, files, system_prompt, descriptions, overhead })
+    }
+
+    fn tools(&self) -> Vec<Arc<dyn Tool>> {
+        let mut tools = self.deps.tools.clone();
+        tools.extend(self.deps.client_tools.of_session(&self.id, &self.deps.clock));
+        tools
     }
 
     /// The same, kept for the next turns.
     pub(super) fn instruct(&mut self) {
-        let instructions = self.instructions();
+        let instructions = self.instructions(&self.tools());
         self.instructions = Some(instructions);
         if let Some(run) = &mut self.run {
             run.instructed = true;
@@ -118,9 +123,11 @@ impl Actor {
 
     /// What of a request does not depend on the model.
     pub(super) fn setting(&self) -> Setting {
-        let instructions = self.instructions();
+        let tools = self.tools();
+        let instructions = self.instructions(&tools);
         Setting {
-            tools: instructions.tools.clone(),
+            // Not those that the text was made from: another client may offer one of the same name by now.
+            tools,
             descriptions: instructions.descriptions.clone(),
             work_dir: PathBuf::from(&instructions.work_dir),
             system_prompt: instructions.system_prompt.clone(),

@@ -258,6 +258,8 @@ fn large(rig: &Rig, id: &str, middle: &str) -> PathBuf {
 #[test]
 fn large_files_are_glanced_at_then_read() {
     let mut rig = Rig::file();
+    let (told, scanned) = std::sync::mpsc::channel();
+    rig.store.when_scanned(move |facts| drop(told.send(facts)));
     let name = "{\"type\":\"session_info\",\"id\":\"i\",\"parentId\":null,\"timestamp\":\"t\",\"name\":\"N\"}\n";
     let filler = "{\"type\":\"custom\",\"id\":\"c\",\"parentId\":null,\"timestamp\":\"t\",\"data\":\"".to_owned()
         + &"x".repeat(12 << 20)
@@ -280,6 +282,8 @@ fn large_files_are_glanced_at_then_read() {
         std::thread::yield_now();
     };
     assert_eq!((full.name.as_deref(), full.entry_count), (Some("N"), Some(2)));
+    let told = scanned.recv_timeout(std::time::Duration::from_secs(20)).unwrap();
+    assert_eq!((told.id.as_str(), told.entry_count), ("big", Some(2)), "whoever was shown less hears of it");
     rig.store = Store::new(None, SETTINGS).unwrap();
     let list = std::fs::read_to_string(rig.path().join(".kli-list")).unwrap();
     assert_eq!(list.lines().count(), 1);
