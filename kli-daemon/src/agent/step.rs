@@ -190,3 +190,126 @@ async fn store_partial<H: RunHost>(
     }
     host.store_reply(turn.message_id.clone(), partial).await
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use kli_protocol::record::ToolResultMessage;
+
+    use super::*;
+    use crate::agent::{CallInfo, Permission};
+    use crate::tool::{Outline, Tool, ToolContext};
+
+    /// Writes down what it is told, and when; nothing else is asked of it here.
+    #[derive(Default)]
+    struct Watcher(Mutex<Vec<(u128, String)>>, std::sync::OnceLock<Instant>);
+
+    impl RunHost for Watcher {
+        async fn emit(&self, event: RunEvent) {
+            let began = *self.1.get_or_init(Instant::now);
+            let told = match event {
+                RunEvent::Text { index, delta } => format!("text {index} {delta}"),
+                RunEvent::Thinking { delta, .. } => format!("thinking {delta}"),
+                RunEvent::ToolCall { id, delta, .. } => format!("call {id} {delta}"),
+                other => format!("{other:?}"),
+            };
+            self.0.lock().unwrap().push((began.elapsed().as_millis(), told));
+        }
+
+        async fn begin_turn(&self) -> Result<Turn, HostFailure> {
+            unreachable!()
+        }
+        async fn store_reply(&self, _: String, _: AssistantMessage) -> Result<(), HostFailure> {
+            unreachable!()
+        }
+        async fn store_result(&self, _: ToolResultMessage) -> Result<(), HostFailure> {
+            unreachable!()
+        }
+        async fn permit(&self, _: Arc<dyn Tool>, _: CallInfo, _: Outline) -> Permission {
+            unreachable!()
+        }
+        fn tool_context(&self, _: &str) -> ToolContext {
+            unreachable!()
+        }
+        async fn end_turn(&self) -> Result<(), HostFailure> {
+            unreachable!()
+        }
+        async fn on_disk(&self) -> Result<(), HostFailure> {
+            unreachable!()
+        }
+        async fn more_to_say(&self) -> Result<bool, HostFailure> {
+            unreachable!()
+        }
+        async fn anything_queued(&self) -> Result<bool, HostFailure> {
+            unreachable!()
+        }
+        async fn make_room(&self) -> Result<Option<Turn>, HostFailure> {
+            unreachable!()
+        }
+        async fn retry_message_id(&self) -> String {
+            unreachable!()
+        }
+        fn now_ms(&self) -> u64 {
+            0
+        }
+        fn jitter(&self) -> f64 {
+            0.0
+        }
+    }
+
+    fn text(index: u32, delta: &str) -> RunEvent {
+        RunEvent::Text { index, delta: delta.into() }
+    }
+
+    fn call(id: &str, delta: &str) -> RunEvent {
+        RunEvent::ToolCall { index: 1, id: id.into(), name: "ls".into(), delta: delta.into() }
+    }
+
+    /// Deltas with the pauses before them, and what is told of them when.
+    #[tokio::test(start_paused = true)]
+    async fn deltas_are_told_together() {
+        let thinking = RunEvent::Thinking { index: 0, delta: "t".into() };
+        let long = "x".repeat(5000);
+        for (deltas, told) in [
+            // A slow one is told at once, each time.
+            (vec![(0, text(0, "a")), (30, text(0, "b"))], vec![(0, "text 0 a"), (30, "text 0 b")]),
+            // Of a fast one the first at once, the others together, when it pauses too.
+            (
+                vec![(0, text(0, "a")), (1, text(0, "b")), (1, text(0, "c")), (50, text(0, "d"))],
+                vec![(0, "text 0 a"), (10, "text 0 bc"), (52, "text 0 d")],
+            ),
+            (
+                vec![(0, text(0, "a")), (4, text(0, "b")), (4, text(0, "c")), (4, text(0, "d"))],
+                vec![(0, "text 0 a"), (10, "text 0 bc"), (12, "text 0 d")],
+            ),
+            // Another piece of the reply is another event.
+            (
+                vec![(0, thinking), (0, text(1, "a")), (0, text(1, "b")), (0, call("1", "{")), (0, call("2", "{"))],
+                vec![(0, "thinking t"), (0, "text 1 ab"), (0, "call 1 {"), (0, "call 2 {")],
+            ),
+            (
+                vec![(0, text(0, "a")), (0, text(0, &long)), (0, text(0, "b"))],
+                vec![(0, "text 0 a"), (0, &format!("text 0 {long}")), (0, "text 0 b")],
+            ),
+        ] {
+            let host = Watcher::default();
+            let mut untold = Deltas::default();
+            for (pause, delta) in deltas {
+                let next = Instant::now() + Duration::from_millis(pause);
+                loop {
+                    tokio::select! {
+                        biased;
+                        () = tokio::time::sleep_until(next) => break,
+                        () = untold.due() => untold.tell(&host).await,
+                    }
+                }
+                untold.add(&host, delta).await;
+            }
+            untold.tell(&host).await;
+            let seen = host.0.into_inner().unwrap();
+            let seen: Vec<(u128, &str)> = seen.iter().map(|(at, told)| (*at, told.as_str())).collect();
+            assert_eq!(seen, told);
+        }
+    }
+}

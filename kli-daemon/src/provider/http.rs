@@ -106,36 +106,6 @@ struct Reading {
     response: Response,
     body: Body,
     deadline: Instant,
-    pace: Pace,
-}
-
-/// How fast a body comes. One that comes in many small pieces, faster than anybody reads them, is taken in larger
-/// ones: each wait for a piece costs more than reading it.
-#[derive(Default)]
-struct Pace {
-    waits: u32,
-    last: Option<Instant>,
-}
-
-/// Waits after which a body counts as one of many pieces; short replies are never held up.
-const MANY: u32 = 32;
-/// Pieces that come within this time are fast.
-const FAST: Duration = Duration::from_millis(2);
-/// How long to let them gather.
-const REST: Duration = Duration::from_millis(5);
-
-impl Pace {
-    /// Before a wait for the next piece.
-    async fn rest(&mut self) {
-        self.waits += 1;
-        if self.waits > MANY && self.last.is_some_and(|last| last.elapsed() < FAST) {
-            tokio::time::sleep(REST).await;
-        }
-    }
-
-    fn came(&mut self) {
-        self.last = Some(Instant::now());
-    }
 }
 
 /// What kind of body it is shows only in its first bytes: servers send JSON and web pages under any type.
@@ -245,7 +215,6 @@ impl Exchange {
             response,
             body: Body::Unknown(Vec::new()),
             deadline: Instant::now() + timeouts.idle,
-            pace: Pace::default(),
         })))
     }
 
@@ -268,12 +237,8 @@ impl Exchange {
         let idle = self.endpoint.timeouts.idle;
         let next = match reading.response.chunk().now_or_never() {
             Some(ready) => Ok(ready),
-            None => {
-                reading.pace.rest().await;
-                tokio::time::timeout_at(reading.deadline, reading.response.chunk()).await
-            }
+            None => tokio::time::timeout_at(reading.deadline, reading.response.chunk()).await,
         };
-        reading.pace.came();
         let chunk = match next {
             Ok(Ok(Some(chunk))) => chunk,
             Ok(Ok(None)) => return self.end(reading.body, None),
