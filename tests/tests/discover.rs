@@ -22,6 +22,8 @@ struct Story {
     work_dir: tempfile::TempDir,
     document: Value,
     client: Client,
+    /// Comes when a run is going on.
+    late: Client,
     told: BTreeSet<String>,
     faults: BTreeSet<String>,
 }
@@ -52,7 +54,8 @@ impl Story {
         daemon.start();
         let mut client = daemon.client();
         let document = client.call("rpc.discover", json!({}));
-        Story { server, daemon, work_dir, document, client, told: BTreeSet::new(), faults: BTreeSet::new() }
+        let late = daemon.client();
+        Story { server, daemon, work_dir, document, client, late, told: BTreeSet::new(), faults: BTreeSet::new() }
     }
 
     fn method(&self, name: &str) -> &Value {
@@ -242,7 +245,8 @@ fn every_example_is_true() {
         story.ask(method);
     }
     all.until(|event| event.kind() == "sessionDeleted");
-    let events: Vec<Event> = story.client.events().into_iter().chain(all.events()).collect();
+    let seen = [story.client.events(), story.late.events(), all.events()];
+    let events: Vec<Event> = seen.into_iter().flatten().collect();
     story.check_events(&events.into_iter().filter(|event| event.method == "sessionEvent").collect::<Vec<_>>());
 
     let config = story.daemon.config.clone().unwrap();
@@ -303,6 +307,8 @@ fn a_run_that_is_steered_and_aborted(story: &mut Story) {
     story.server.script([Reply::held("first half, ", &gate, "second half"), Reply::text("done")]);
     story.quietly("prompt", json!({ "text": "slowly" }));
     gate.reached();
+    story.late.call("subscribe", json!({ "sessionId": SESSION }));
+    story.late.until_kind("snapshot");
     story.ask("followUp");
     story.ask("clearQueue");
     story.ask("steer");

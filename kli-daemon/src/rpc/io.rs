@@ -8,6 +8,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Waker, ready};
+use std::time::Duration;
 
 use bytes::{Buf, Bytes};
 use futures_util::future::FutureExt;
@@ -17,6 +18,8 @@ use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::UnixStream;
 
 const READ_BYTES: usize = 16 << 10;
+/// For what HTTP has read and not yet begun to answer.
+const GRACE: Duration = Duration::from_millis(100);
 
 /// A socket that looks out for room to write only while it lacks it.
 ///
@@ -135,8 +138,8 @@ impl Drop for Answering {
 /// without regard to what it could not send yet, so that without this a client which never reads could make it
 /// queue replies without bound.
 ///
-/// That the client has closed its sending half is told only when its requests are answered: hyper takes it for the
-/// end of the client, and would drop them.
+/// That the client has closed its sending half is told only a moment after its requests are answered: hyper takes it
+/// for the end of the client, and would drop what it has read and not yet passed on.
 #[derive(Debug)]
 pub(super) struct Rewound {
     head: Bytes,
@@ -150,6 +153,8 @@ pub(super) struct Rewound {
     /// The client sends no more.
     ended: bool,
     hang_up: Option<HangUp>,
+    /// What is left of the moment, while no request is in flight.
+    grace: Option<Pin<Box<tokio::time::Sleep>>>,
 }
 
 impl Rewound {
@@ -163,6 +168,7 @@ impl Rewound {
             reader: None,
             ended: false,
             hang_up: None,
+            grace: None,
         }
     }
 
@@ -170,7 +176,12 @@ impl Rewound {
     fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         self.in_flight.reader.register(cx.waker());
         if self.in_flight.count.load(Ordering::Acquire) == 0 && !self.unflushed {
-            return Poll::Ready(());
+            let grace = self.grace.get_or_insert_with(|| Box::pin(tokio::time::sleep(GRACE)));
+            if grace.poll_unpin(cx).is_ready() {
+                return Poll::Ready(());
+            }
+        } else {
+            self.grace = None;
         }
         if self.hang_up.is_none() {
             // Without a descriptor to spare it is noticed at the next write.

@@ -85,13 +85,11 @@ async fn other_verbs_and_keep_alive() {
 /// Whoever has closed the sending half still gets the answers, then the end; whoever is gone is noticed.
 #[tokio::test]
 async fn a_half_closed_post_is_answered() {
-    let call = |id: u32| {
-        let call = format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"waitRun","params":["s"]}}"#);
-        format!("POST / HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n{call}", call.len())
-    };
+    let call = r#"{"jsonrpc":"2.0","id":1,"method":"waitRun","params":["s"]}"#;
+    let post = format!("POST / HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n{call}", call.len());
     let served = Served::start();
     let mut client = served.connect().await;
-    client.send(call(1) + &call(2)).await;
+    client.send(post.repeat(2)).await;
     client.socket.shutdown().await.unwrap();
     served.service.noted("waiting s").await;
     served.service.release.cancel();
@@ -103,7 +101,7 @@ async fn a_half_closed_post_is_answered() {
 
     let served = Served::start();
     let mut client = served.connect().await;
-    client.send(call(1)).await;
+    client.send(post).await;
     client.socket.shutdown().await.unwrap();
     served.service.noted("waiting s").await;
     drop(client);
