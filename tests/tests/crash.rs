@@ -181,12 +181,12 @@ fn random_moments() {
             session.subscribe();
             session.send("prompt", json!({ "text": format!("round {round} of {n}"), "behavior": "followUp" }));
             session.send("followUp", json!({ "text": format!("more in round {round}") }));
-            if random.next().is_multiple_of(3) {
+            if random.number().is_multiple_of(3) {
                 session.send("fork", json!({ "entryId": first[n] }));
             }
         }
         // The kill itself is to come at no particular moment: a pause without a meaning is what is wanted here.
-        std::thread::sleep(Duration::from_micros(random.next() % 150_000));
+        std::thread::sleep(Duration::from_micros(random.number() % 150_000));
         p.daemon.kill9();
         for (n, session) in loads.iter().enumerate() {
             session.client.until_closed();
@@ -201,7 +201,7 @@ fn random_moments() {
             let missing: Vec<_> = acknowledged[n].difference(&stored).collect();
             assert!(missing.is_empty(), "round {round}: published, but not there: {missing:?}");
         }
-        let n = (random.next() % 3) as usize;
+        let n = (random.number() % 3) as usize;
         let mut session = Session::attach(&p.daemon, &ids[n]);
         session.ask(&format!("after round {round}"));
         p.server.assert_valid();

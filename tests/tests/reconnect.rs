@@ -168,20 +168,20 @@ fn a_prompt_that_is_sent_again_runs_once() {
             let call = json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": params });
             let call = format!("{call}\n").into_bytes();
             // Some break before the call is whole: that one was not made.
-            let sent = if random.next().is_multiple_of(4) { random.below(call.len()) } else { call.len() };
+            let sent = if random.number().is_multiple_of(4) { random.below(call.len()) } else { call.len() };
             frail.stream.write_all(&call[..sent]).unwrap();
             if sent < call.len() {
                 continue;
             }
             // The break itself is to come at no particular moment: a pause without a meaning is what is wanted here.
-            std::thread::sleep(std::time::Duration::from_micros(random.next() % 20_000));
+            std::thread::sleep(std::time::Duration::from_micros(random.number() % 20_000));
             if to_kill {
                 to_kill = false;
                 p.daemon.kill9();
                 p.daemon.start();
                 continue;
             }
-            if random.next().is_multiple_of(3) {
+            if random.number().is_multiple_of(3) {
                 let reply = loop {
                     if let Some(reply) = frail.read(4096).pop() {
                         break reply;
