@@ -8,12 +8,16 @@ use kli_protocol::rpc::{Incoming, SubscriptionParams};
 use serde::Serialize;
 use serde_json::value::{RawValue, to_raw_value};
 use tokio::sync::Mutex;
+use tokio::time::{Instant, sleep};
 
 use crate::connection::{Connection, NotSent, outcome, request};
 use crate::connector::Connector;
 use crate::error::{CallError, ConnectError};
-use crate::events::EventStream;
+use crate::events::{EventStream, FIRST_PAUSE, LONGEST_PAUSE, PATIENCE};
 use crate::wire::LineWire;
+
+/// So many connections in a row that break as soon as they are made are enough.
+const MAX_SHORT_LIVED: u32 = 10;
 
 /// A daemon that can be called. Clones share one connection.
 ///
@@ -64,6 +68,47 @@ impl Client {
                 Err(NotSent(unsent)) => params = unsent,
             }
         }
+    }
+
+    /// As [`Client::call_raw`], for a call that may be sent twice: one that only reads or waits, or that has an
+    /// `idempotencyKey`. Where the connection is lost before its answer it is sent again over a new one, for as
+    /// long as the events of a session are tried for. No daemon is started for that: one that ended took the run
+    /// with it.
+    pub async fn call_again(&self, method: &str, params: &impl Serialize) -> Result<Box<RawValue>, CallError> {
+        let mut short_lived = 0;
+        loop {
+            let sent = Instant::now();
+            match self.call_raw(method, params).await {
+                Err(lost @ CallError::Lost { .. }) => {
+                    // A way that breaks again and again is given up, one that held for a while is not.
+                    short_lived = if sent.elapsed() < LONGEST_PAUSE { short_lived + 1 } else { 0 };
+                    if short_lived > MAX_SHORT_LIVED {
+                        return Err(lost);
+                    }
+                    self.reconnect(lost).await?;
+                }
+                answer => return answer,
+            }
+        }
+    }
+
+    /// Makes the connection anew; `lost` comes back where that cannot be done.
+    async fn reconnect(&self, lost: CallError) -> Result<(), CallError> {
+        let connector = self.connector.clone().without_starting();
+        let deadline = Instant::now() + PATIENCE;
+        let mut pause = FIRST_PAUSE;
+        let mut current = self.current.lock().await;
+        while current.is_closed() {
+            match Connection::open(&connector).await {
+                Ok(connection) => *current = Arc::new(connection),
+                Err(error) if error.is_final() || error.is_no_daemon() || Instant::now() > deadline => {
+                    return Err(lost);
+                }
+                Err(_) => sleep(pause).await,
+            }
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
+        Ok(())
     }
 
     /// Ends once the connection is gone, as after `shutdown`.

@@ -68,3 +68,22 @@ pub enum ConnectError {
     #[error("what answers at the other side is no kli-daemon: {reason}")]
     NotOurs { reason: String },
 }
+
+impl ConnectError {
+    /// Trying again does not mend it.
+    pub(crate) fn is_final(&self) -> bool {
+        matches!(
+            self,
+            ConnectError::NoPlace
+                | ConnectError::PathTooLong(_)
+                | ConnectError::NotASocket { .. }
+                | ConnectError::BadHost { .. }
+                | ConnectError::Protocol { .. }
+        )
+    }
+
+    /// On this machine nobody listens.
+    pub(crate) fn is_no_daemon(&self) -> bool {
+        matches!(self, ConnectError::NoDaemon { .. })
+    }
+}

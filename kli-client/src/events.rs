@@ -20,9 +20,9 @@ use crate::error::{CallError, ConnectError};
 use crate::wire::LineWire;
 
 /// For how long a lost connection is tried for again, unless told otherwise.
-const PATIENCE: Duration = Duration::from_secs(10);
-const FIRST_PAUSE: Duration = Duration::from_millis(10);
-const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
+pub(crate) const FIRST_PAUSE: Duration = Duration::from_millis(10);
+pub(crate) const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
 /// One event, and the JSON text that it came in. An event of a type not known here has the body `Unknown`.
 #[derive(Clone, Debug)]
@@ -275,14 +275,7 @@ fn read_event(raw: &RawValue) -> Option<Event> {
 /// Errors that trying again does not mend.
 fn is_final(e: &CallError) -> bool {
     match e {
-        CallError::Connect(e) => matches!(
-            e,
-            ConnectError::NoPlace
-                | ConnectError::PathTooLong(_)
-                | ConnectError::NotASocket { .. }
-                | ConnectError::BadHost { .. }
-                | ConnectError::Protocol { .. }
-        ),
+        CallError::Connect(e) => e.is_final(),
         CallError::Api(_) | CallError::BadParams { .. } => true,
         CallError::Lost { .. } | CallError::BadReply { .. } => false,
     }

@@ -2,6 +2,7 @@
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use serde_json::json;
@@ -70,6 +71,35 @@ async fn a_daemon_that_dies_in_mid_call_is_an_error_at_once_and_the_next_call_co
     client.call::<api::Ping>(api::NoParams {}).await.unwrap();
     assert_eq!(fake.calls("initialize").len(), 2);
     assert_eq!(fake.calls("prompt").len(), 1, "nothing is sent twice");
+}
+
+#[tokio::test]
+async fn what_may_be_sent_again_is_sent_again() {
+    // Hangs up so many times before it answers.
+    for (times, ends_well) in [(1, true), (3, true), (usize::MAX, false)] {
+        let left = std::sync::atomic::AtomicUsize::new(times);
+        let fake = Fake::start(move |method, _| {
+            let one_less = |left: usize| left.checked_sub(1);
+            let hangs_up = method == "ping" && left.fetch_update(Relaxed, Relaxed, one_less).is_ok();
+            hangs_up.then_some(Reply::Hangup)
+        });
+        let client = client(&fake).await;
+        let answer = client.call_again("ping", &api::NoParams {}).await;
+        assert_eq!(answer.is_ok(), ends_well, "{answer:?}");
+        if ends_well {
+            assert_eq!(fake.calls("ping").len(), times + 1);
+        }
+    }
+    let mut fake = Fake::start(|method, _| (method == "prompt").then_some(Reply::Never));
+    let client = client(&fake).await;
+    let started = Instant::now();
+    let params = api::PromptParams::default();
+    let (answer, ()) = tokio::join!(client.call_again("prompt", &params), async {
+        fake.until_called("prompt", 1).await;
+        fake.kill().await;
+    });
+    assert!(matches!(answer, Err(CallError::Lost { .. })), "{answer:?}");
+    assert!(started.elapsed() < Duration::from_secs(2), "a daemon that died is not waited for");
 }
 
 #[tokio::test]

@@ -34,7 +34,8 @@ async function main(text) {
   const stopReason = await ended;
   process.stdout.write("\n");
   if (stopReason !== "done") fail(`the run ended with ${stopReason}`);
-  connection.end();
+  // To close only our half would leave the subscription going.
+  socket.destroy();
 }
 
 function fail(message) {

@@ -81,6 +81,7 @@ def ask(text):
     asked, last = False, None
     while True:
         try:
+            again = asked
             after = {} if last is None else {"after": last}
             connection.call("subscribe", sessionId=session, **after)
             if not asked:
@@ -94,7 +95,7 @@ def ask(text):
                     yield event["delta"]
                 elif event["type"] == "runEnd":
                     return event["stopReason"]
-                elif event["type"] == "snapshot" and asked and event["session"]["status"] == "idle":
+                elif event["type"] == "snapshot" and again and event["session"]["status"] == "idle":
                     # Too much was missed to be told again, or the daemon is another one: ask how it ended.
                     return connection.call("waitRun", sessionId=session)["stopReason"]
         except ConnectionError as error:

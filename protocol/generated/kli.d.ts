@@ -321,7 +321,7 @@ export type EntriesResult = {
 export type Entry = {
   type: string;
   id: string;
-  parentId?: string;
+  parentId?: string | null;
   timestamp?: string;
 };
 export type GetContextResult = {
@@ -557,7 +557,7 @@ export type Location = {
 export type CompactionReason = "manual" | "threshold" | "overflow" | "branch";
 /** One event: `result` of a `sessionEvent` notification. */
 export type Event = {
-  /** Rises with each event of a session, is never given twice. Absent: from the daemon itself. */
+  /** Rises with each event of a session, is never given twice. Absent: from the daemon itself, or news of a session that is not open. */
   seq?: number;
   sessionId?: string;
   /** RFC 3339, UTC, ms. */

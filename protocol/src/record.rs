@@ -477,7 +477,8 @@ impl schemars::JsonSchema for Entry {
                 "id": { "type": "string" },
                 "parentId": { "type": ["string", "null"] },
                 "timestamp": { "type": "string" }
-            }
+            },
+            "additionalProperties": true
         })
     }
 }

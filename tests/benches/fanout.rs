@@ -66,6 +66,7 @@ fn main() {
             run.events
         );
     }
+    drop(daemon);
     std::process::exit(i32::from(missed));
 }
 

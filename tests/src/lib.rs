@@ -13,15 +13,18 @@ pub mod fixtures;
 mod gate;
 pub mod model;
 mod place;
-mod process;
+pub mod process;
+mod random;
 pub mod raw;
+pub mod schema;
 mod session;
 
 pub use client::{Client, Event, RpcError};
-pub use daemon::{Daemon, Finished, Setup};
+pub use daemon::{Daemon, Finished, Setup, finish};
 pub use gate::Gate;
 pub use model::{ModelServer, Reply};
 pub use place::Place;
+pub use random::Random;
 pub use session::{Session, is_node, text, text_of};
 
 use std::time::Duration;

@@ -30,15 +30,33 @@ pub fn open_files(pid: u32) -> usize {
     std::fs::read_dir(format!("/proc/{pid}/fd")).map(Iterator::count).unwrap_or(0)
 }
 
-/// The processor time that it has used.
+/// The processor time that it has used, exactly.
 pub fn cpu_time(pid: u32) -> Option<std::time::Duration> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    let after_name = stat.rsplit_once(')')?.1;
-    let mut fields = after_name.split_whitespace().skip(11);
-    let user: u64 = fields.next()?.parse().ok()?;
-    let system: u64 = fields.next()?.parse().ok()?;
-    let ticks = rustix::param::clock_ticks_per_second();
-    Some(std::time::Duration::from_millis((user + system) * 1000 / ticks))
+    let mut clock = 0;
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: both write to what they are given and keep nothing.
+    let read = unsafe {
+        libc::clock_getcpuclockid(i32::try_from(pid).ok()?, &mut clock) == 0
+            && libc::clock_gettime(clock, &mut time) == 0
+    };
+    let nanos = u32::try_from(time.tv_nsec).ok()?;
+    read.then(|| std::time::Duration::new(u64::try_from(time.tv_sec).unwrap_or_default(), nanos))
+}
+
+/// Kills a child that has not ended in time, so that whoever reads its output does not wait for ever.
+#[derive(Debug)]
+pub struct Watchdog(#[expect(dead_code, reason = "dropping it ends the watch")] std::sync::mpsc::Sender<()>);
+
+impl Watchdog {
+    pub fn over(pid: u32) -> Watchdog {
+        let (keep, dropped) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            if dropped.recv_timeout(crate::PATIENCE) == Err(std::sync::mpsc::RecvTimeoutError::Timeout) {
+                signal(pid, rustix::process::Signal::KILL);
+            }
+        });
+        Watchdog(keep)
+    }
 }
 
 pub fn signal(pid: u32, signal: rustix::process::Signal) {

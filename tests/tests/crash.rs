@@ -2,9 +2,9 @@
 //! the random rounds many (`tests/scripts/long-rounds`).
 
 use std::collections::HashSet;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
-use kli_tests::{Client, Daemon, Gate, Place, Reply, Session, fixtures, poll, text};
+use kli_tests::{Client, Daemon, Gate, Place, Random, Reply, Session, fixtures, poll, text};
 use serde_json::{Value, json};
 
 #[test]
@@ -152,12 +152,7 @@ fn the_waiting_client_is_told() {
 /// Kills it at random moments under load. What a client was told is there afterwards, byte for byte.
 #[test]
 fn random_moments() {
-    let rounds: u64 = std::env::var("KLI_ROUNDS").ok().and_then(|n| n.parse().ok()).unwrap_or(10);
-    let seed = std::env::var("KLI_SEED").ok().and_then(|n| n.parse().ok()).unwrap_or_else(|| {
-        SystemTime::now().duration_since(UNIX_EPOCH).map(|time| time.as_nanos() as u64).unwrap_or(1)
-    });
-    println!("{rounds} rounds with KLI_SEED={seed}");
-    let mut random = Random(seed | 1);
+    let (rounds, mut random) = Random::rounds(10);
     let mut p = Place::with([]);
     p.server.otherwise({
         let mut n = 0;
@@ -186,12 +181,12 @@ fn random_moments() {
             session.subscribe();
             session.send("prompt", json!({ "text": format!("round {round} of {n}"), "behavior": "followUp" }));
             session.send("followUp", json!({ "text": format!("more in round {round}") }));
-            if random.next().is_multiple_of(3) {
+            if random.number().is_multiple_of(3) {
                 session.send("fork", json!({ "entryId": first[n] }));
             }
         }
         // The kill itself is to come at no particular moment: a pause without a meaning is what is wanted here.
-        std::thread::sleep(Duration::from_micros(random.next() % 150_000));
+        std::thread::sleep(Duration::from_micros(random.number() % 150_000));
         p.daemon.kill9();
         for (n, session) in loads.iter().enumerate() {
             session.client.until_closed();
@@ -204,9 +199,9 @@ fn random_moments() {
             let path = session.path();
             let stored: HashSet<(String, String)> = fixtures::records(&path).iter().map(identity).collect();
             let missing: Vec<_> = acknowledged[n].difference(&stored).collect();
-            assert!(missing.is_empty(), "round {round}, KLI_SEED={seed}: published, but not there: {missing:?}");
+            assert!(missing.is_empty(), "round {round}: published, but not there: {missing:?}");
         }
-        let n = (random.next() % 3) as usize;
+        let n = (random.number() % 3) as usize;
         let mut session = Session::attach(&p.daemon, &ids[n]);
         session.ask(&format!("after round {round}"));
         p.server.assert_valid();
@@ -222,16 +217,4 @@ fn identity(entry: &Value) -> (String, String) {
 fn appended(client: &Client) -> Vec<(String, String)> {
     let events = client.events();
     events.iter().filter(|e| e.kind() == "entryAppended").map(|e| identity(&e.body["entry"])).collect()
-}
-
-/// xorshift64
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
-    }
 }

@@ -237,6 +237,82 @@ fn numbers_go_on_after_a_restart() {
     p.server.assert_valid();
 }
 
+/// Milestones are kept beside the session: a client that comes back after a restart gets those that it missed, as
+/// they were told, and no number is ever given again, however the daemon ended, also for a file of another place.
+#[test]
+fn milestones_outlive_the_daemon() {
+    const KEPT: [&str; 12] = [
+        "runStart",
+        "runEnd",
+        "turnStart",
+        "turnEnd",
+        "messageEnd",
+        "toolStart",
+        "toolEnd",
+        "approvalRequested",
+        "approvalResolved",
+        "retryScheduled",
+        "compactionStart",
+        "compactionEnd",
+    ];
+    let foreign = fixtures::temp_dir("kli-f");
+    let work_dir = fixtures::work_dir();
+    let mut file = fixtures::SessionFile::new("of-another-place", work_dir.path());
+    file.user("aaaaaaaa", None, "hi").write(&foreign.path().join("x.jsonl"));
+    for inside in [true, false] {
+        let mut p = Place::with([]);
+        let made = p.session();
+        let attach = |p: &Place| match inside {
+            true => Session::attach(&p.daemon, &made.id),
+            false => Session::open(&p.daemon, &foreign.path().join("x.jsonl")),
+        };
+        attach(&p).call("setMode", json!({ "mode": "ask" }));
+        let mut told: std::collections::BTreeMap<u64, Value> = Default::default();
+        let mut start = None;
+        for ending in ["terminate", "kill9", "kill9"] {
+            let mut session = attach(&p);
+            let snapshot = session.subscribe().seq();
+            start = start.or(snapshot);
+            assert!(snapshot >= told.last_key_value().map(|(seq, _)| *seq), "it goes on where it was");
+            p.server.script([
+                Reply::status(503, "overloaded_error", "busy"),
+                Reply::call("c1", "bash", json!({ "command": "touch made" })),
+                Reply::text("done"),
+            ]);
+            let id = session.send("prompt", json!({ "text": "go", "wait": true }));
+            let approval = session.client.until_kind("approvalRequested").body["approval"].clone();
+            session.call("respondToApproval", json!({ "approvalId": approval["approvalId"], "decision": "allow" }));
+            session.client.reply(id).unwrap();
+            session.client.until_kind("runEnd");
+            for event in session.client.events().iter().filter(|e| e.kind() != "snapshot") {
+                let before = told.insert(event.seq().unwrap(), event.body.clone());
+                assert_eq!(before, None, "a number was given twice");
+            }
+            match ending {
+                "kill9" => p.daemon.kill9(),
+                _ => drop(p.daemon.terminate()),
+            }
+            p.daemon.start();
+            let after = start.unwrap();
+            let mut again = attach(&p);
+            again.call("subscribe", json!({ "after": after }));
+            let kept: Vec<&Value> =
+                told.values().filter(|event| KEPT.contains(&event["type"].as_str().unwrap())).collect();
+            let last = kept.last().unwrap()["seq"].as_u64();
+            again.client.until(|event| event.seq() >= last);
+            let events = again.client.events();
+            let replayed: Vec<&Value> = events.iter().map(|event| &event.body).collect();
+            assert_eq!(replayed, kept, "{ending}, inside: {inside}");
+            // And on from there: what is new has a number that is new.
+            again.call("setSessionName", json!({ "name": format!("after {ending}") }));
+            let new = again.client.until_kind("sessionInfoChanged");
+            assert!(new.seq() > last, "{new:?}");
+            let before = told.insert(new.seq().unwrap(), new.body.clone());
+            assert_eq!(before, None, "a number was given twice");
+        }
+    }
+}
+
 #[test]
 fn all_sessions_and_types() {
     let p = Place::with([]);

@@ -99,24 +99,29 @@ impl Start {
     fn call<'a>(self, client: &'a Client, session_id: &str) -> Calling<'a> {
         let session_id = session_id.to_owned();
         match self {
-            Start::Prompt(params) => {
-                Box::pin(async move { to_the_end(client, api::Prompt::NAME, &params, &session_id).await })
-            }
+            Start::Prompt(params) => Box::pin(async move {
+                // With its key it is run once, however often it has to be sent.
+                let answer = match params.idempotency_key {
+                    Some(_) => client.call_again(api::Prompt::NAME, &params).await?,
+                    None => client.call_raw(api::Prompt::NAME, &params).await?,
+                };
+                to_the_end(client, answer, &session_id).await
+            }),
             Start::Continue => Box::pin(async move {
                 let params = api::ContinueRunParams { session_id: session_id.clone(), wait: Some(true) };
-                to_the_end(client, api::ContinueRun::NAME, &params, &session_id).await
+                let answer = client.call_raw(api::ContinueRun::NAME, &params).await?;
+                to_the_end(client, answer, &session_id).await
             }),
         }
     }
 }
 
-/// Starts a run and waits for its end, also where the reply came before it, as for what was queued.
-async fn to_the_end(client: &Client, method: &str, params: &impl serde::Serialize, session_id: &str) -> Answer {
-    let answer = client.call_raw(method, params).await?;
+/// Waits for the end of a run, where the reply came before it, as for what was queued.
+async fn to_the_end(client: &Client, answer: Box<RawValue>, session_id: &str) -> Answer {
     match serde_json::from_str::<PromptResult>(answer.get()) {
         Ok(PromptResult { outcome: None, run_id, .. }) => {
             let params = api::WaitRunParams { session_id: session_id.to_owned(), run_id: Some(run_id) };
-            client.call_raw(api::WaitRun::NAME, &params).await
+            client.call_again(api::WaitRun::NAME, &params).await
         }
         // What cannot be read is told where the rest of it is read.
         _ => Ok(answer),

@@ -4,24 +4,18 @@
 //! brought, reads and dispatches as long as there is room, and sleeps when none of it made progress.
 
 use std::io;
-use std::mem::MaybeUninit;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use kli_protocol::frame::{Decoder, Framing};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::UnixStream;
 use tokio_util::sync::CancellationToken;
 
 use super::dispatch::{Dispatcher, Shared};
-use super::io::HangUp;
+use super::io::{HangUp, Socket};
 use super::serve::Open;
 
-const READ_BYTES: usize = 16 << 10;
-
 pub(super) struct Connection {
-    socket: UnixStream,
+    socket: Socket,
     decoder: Decoder,
     dispatcher: Dispatcher,
     /// The client sends no more.
@@ -40,7 +34,7 @@ enum Rest {
 }
 
 impl Connection {
-    pub(super) fn new(socket: UnixStream, framing: Framing, shared: Arc<Shared>, connection: u64) -> Connection {
+    pub(super) fn new(socket: Socket, framing: Framing, shared: Arc<Shared>, connection: u64) -> Connection {
         let decoder = Decoder::new(framing, shared.limits.max_message_bytes);
         let dispatcher = Dispatcher::new(shared, framing, connection);
         Connection { socket, decoder, dispatcher, eof: false, deaf: false, hang_up: None }
@@ -136,7 +130,7 @@ impl Connection {
                 out.advance(out.len());
                 return true;
             }
-            match Pin::new(&mut self.socket).poll_write(cx, out.unsent()) {
+            match self.socket.poll_write(cx, out.unsent()) {
                 Poll::Ready(Ok(sent)) => out.advance(sent),
                 Poll::Ready(Err(error)) => {
                     // What it sent before it left is still carried out.
@@ -165,11 +159,10 @@ impl Connection {
         if self.eof || !self.dispatcher.has_room() {
             return false;
         }
-        let mut space = [MaybeUninit::uninit(); READ_BYTES];
-        let mut piece = ReadBuf::uninit(&mut space);
-        match Pin::new(&mut self.socket).poll_read(cx, &mut piece) {
+        let decoder = &mut self.decoder;
+        match self.socket.poll_read(cx, |piece| decoder.push(piece)) {
             Poll::Pending => return false,
-            Poll::Ready(Ok(())) if !piece.filled().is_empty() => self.take(piece.filled()),
+            Poll::Ready(Ok(1..)) => drop(self.dispatch()),
             Poll::Ready(end) => {
                 if let Err(error) = end {
                     tracing::debug!(%error, "a connection broke");

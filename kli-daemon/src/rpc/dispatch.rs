@@ -3,6 +3,7 @@
 //!
 //! A call whose answer is ready at once is written at once; others go on side by side and are written as they end.
 
+mod feeds;
 mod out;
 mod work;
 
@@ -11,7 +12,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use futures_util::future::FutureExt;
-use futures_util::stream::{FuturesUnordered, SelectAll, StreamExt};
+use futures_util::stream::{FuturesUnordered, StreamExt};
 use jsonrpsee::core::server::ConnectionId;
 use jsonrpsee::server::{Extensions, MethodCallback, Methods};
 use jsonrpsee::types::{Id, Params};
@@ -22,6 +23,7 @@ use kli_protocol::rpc::{Invalid, Parsed, Request, parse, parse_call};
 use kli_protocol::{ApiError, ErrorKind, decode_params};
 use serde_json::value::RawValue;
 
+use feeds::Feeds;
 pub(super) use out::Out;
 use work::{Answer, Call, Kind, Place, Subscription, Work};
 
@@ -45,7 +47,7 @@ pub(super) struct Dispatcher {
     calls: FuturesUnordered<Call>,
     /// Of the requests of those calls.
     bytes_in_flight: usize,
-    feeds: SelectAll<Subscription>,
+    feeds: Feeds,
     lanes: Lanes,
     batches: HashMap<u64, Batch>,
     last_batch: u64,
@@ -83,7 +85,7 @@ impl Dispatcher {
             out: Out::default(),
             calls: FuturesUnordered::new(),
             bytes_in_flight: 0,
-            feeds: SelectAll::new(),
+            feeds: Feeds::default(),
             lanes: Lanes::default(),
             batches: HashMap::new(),
             last_batch: 0,
@@ -125,12 +127,12 @@ impl Dispatcher {
     }
 
     pub(super) fn has_feeds(&self) -> bool {
-        !self.feeds.is_empty()
+        self.feeds.len() > 0
     }
 
     /// The client is gone: nobody reads events or replies.
     pub(super) fn abandon(&mut self) {
-        self.feeds = SelectAll::new();
+        self.feeds = Feeds::default();
         self.out = Out::default();
     }
 
@@ -171,7 +173,7 @@ impl Dispatcher {
     pub(super) fn poll_feeds(&mut self, cx: &mut Context<'_>) -> bool {
         let mut any = false;
         while self.out.len() < self.shared.limits.out_bytes {
-            let Poll::Ready(Some((head, result))) = self.feeds.poll_next_unpin(cx) else { break };
+            let Poll::Ready((head, result)) = self.feeds.poll_next(cx) else { break };
             self.framing.write(&mut self.out.bytes, &[&head, &result, "}}"]);
             any = true;
         }
@@ -303,12 +305,7 @@ impl Dispatcher {
             Ok(params) => params.subscription,
             Err(error) => return Answer::Error(error),
         };
-        if !self.feeds.iter().any(|feed| (feed.number, feed.kind) == (number, kind)) {
-            return Answer::Result("false");
-        }
-        let feeds = std::mem::take(&mut self.feeds);
-        self.feeds.extend(feeds.into_iter().filter(|feed| feed.number != number));
-        Answer::Result("true")
+        Answer::Result(if self.feeds.end(number, kind) { "true" } else { "false" })
     }
 
     fn answer(&mut self, id: Option<&str>, place: Place, answer: Answer) {
@@ -337,7 +334,7 @@ impl Dispatcher {
         let subscription = Subscription { number, kind, head: head.into(), feed };
         self.reply(id, place, &Tail::Result(&number.to_string()));
         match place {
-            Place::Alone => self.feeds.push(subscription),
+            Place::Alone => self.feeds.add(subscription),
             Place::Batch(number) => {
                 if let Some(batch) = self.batches.get_mut(&number) {
                     batch.feeds.push(subscription);
@@ -391,7 +388,7 @@ impl Dispatcher {
         if !batch.replies.is_empty() {
             self.framing.write(&mut self.out.bytes, &["[", &batch.replies, "]"]);
         }
-        self.feeds.extend(batch.feeds);
+        batch.feeds.into_iter().for_each(|feed| self.feeds.add(feed));
     }
 }
 

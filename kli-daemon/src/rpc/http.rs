@@ -5,6 +5,7 @@
 //! * a call without id is carried out, alone and in a batch, and the calls of a batch run side by side
 //! * `unsubscribe` takes its parameter by name
 //! * calls in flight are bounded, and the socket is not read while the client does not read (`Rewound`)
+//! * a client that closes its sending half still gets the answer to its POST (`Rewound`)
 //!
 //! It knows no ids but strings, null and numbers of `u64`, and takes a call with another one for a notification.
 //! Therefore a POST is given to our own dispatcher, as any message of the other framings: of whatever content type,
@@ -35,7 +36,7 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use super::dispatch::{Dispatcher, Shared};
-use super::io::Rewound;
+use super::io::{InFlight, Rewound};
 use super::module::error_object;
 use super::serve::Open;
 use super::{Caller, Limits};
@@ -55,13 +56,15 @@ pub(super) async fn serve(
     let (stop_handle, stopper) = stop_channel();
     let caller = Caller { connection: open.id, ..Caller::default() };
     let streams = ConnectionGuard::new(MAX_STREAMS);
-    let http = Arc::new(Http { shared, caller, stop_handle, streams, upgraded: Mutex::new(None) });
+    let in_flight = Arc::<InFlight>::default();
+    let http = Http { shared, caller, stop_handle, streams, in_flight: in_flight.clone(), upgraded: Mutex::new(None) };
+    let http = Arc::new(http);
     let service = {
         let http = http.clone();
         tower::service_fn(move |request| answer(http.clone(), request))
     };
     let whole = async {
-        let io = Rewound::new(head.into(), socket);
+        let io = Rewound::new(head.into(), socket, in_flight);
         if let Err(error) = serve_with_graceful_shutdown(io, service, stop.cancelled()).await {
             tracing::debug!(%error, "an HTTP connection broke");
         }
@@ -87,12 +90,14 @@ struct Http {
     caller: Caller,
     stop_handle: StopHandle,
     streams: ConnectionGuard,
+    in_flight: Arc<InFlight>,
     /// The WebSocket that the connection became, to be driven by its task once HTTP is through. A mutex, since the
     /// library calls from a place that cannot hand it over otherwise.
     upgraded: Mutex<Option<BoxFuture<'static, ()>>>,
 }
 
 async fn answer(http: Arc<Http>, request: HttpRequest<Incoming>) -> Result<HttpResponse, Infallible> {
+    let _answering = http.in_flight.enter();
     let Some(permit) = http.streams.try_acquire() else {
         return Ok(response::too_many_requests());
     };

@@ -14,6 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::connection::Connection;
 use super::dispatch::Shared;
+use super::io::Socket;
 use super::{Bound, Limits, Module, Service, http};
 
 /// How many connections are open, for whoever wants to know.
@@ -129,10 +130,13 @@ async fn serve(socket: UnixStream, shared: Arc<Shared>, open: Open, stop: Cancel
             // Boxed, since it is large and most connections are of our own framings.
             Box::pin(http::serve(socket, head, shared, &open, &stop)).await;
         }
-        Ok(Some(Sniffed::Framing(framing))) => {
-            let connection = Connection::new(socket, framing, shared.clone(), open.id);
-            connection.run(&head, &open, &shared, &stop).await;
-        }
+        Ok(Some(Sniffed::Framing(framing))) => match Socket::new(socket) {
+            Ok(socket) => {
+                let connection = Connection::new(socket, framing, shared.clone(), open.id);
+                connection.run(&head, &open, &shared, &stop).await;
+            }
+            Err(error) => tracing::warn!(%error, "a connection cannot be served"),
+        },
         Ok(Some(Sniffed::More) | None) => {}
         Err(error) => tracing::debug!(%error, "a connection broke before it said anything"),
     }

@@ -61,6 +61,8 @@ pub struct Hub {
     ring: Mutex<Ring>,
     /// The last number given; closed when the session goes.
     last: watch::Sender<u64>,
+    /// Numbers up to this one were given by an earlier daemon.
+    born: u64,
     max_bytes: usize,
 }
 
@@ -80,6 +82,7 @@ impl Hub {
         Hub {
             ring: Mutex::new(Ring { events: VecDeque::new(), bytes: 0, written: 0, floor: last, last }),
             last: watch::Sender::new(last),
+            born: last,
             max_bytes,
         }
     }
@@ -129,6 +132,12 @@ impl Hub {
     pub fn reaches_back_to(&self, seq: u64) -> bool {
         let ring = self.ring();
         seq >= ring.floor && seq <= ring.last
+    }
+
+    /// Whether what an earlier daemon kept would complete the answer to `after`: it asks for events of that time, and
+    /// none of this daemon's own have been dropped.
+    pub fn lacks_only_earlier(&self, after: u64) -> bool {
+        after < self.born && self.ring().floor == self.born
     }
 
     /// Gives the event its number and shows it to all. Only the session's actor calls it.
@@ -440,5 +449,21 @@ mod tests {
         turn.body = EventBody::TurnStart {};
         hub.publish(&mut turn);
         assert_eq!(ready(&mut feed), [("turnStart".into(), 2)]);
+    }
+
+    #[test]
+    fn what_an_earlier_daemon_kept_is_for_its_own_time_only() {
+        let max = 1000;
+        let hub = Arc::new(Hub::new(100, max));
+        let kept = |seq| Published { seq, kind: "runEnd".into(), delta: false, text: "{}".into() };
+        assert!(hub.lacks_only_earlier(50) && !hub.lacks_only_earlier(100));
+        hub.publish(&mut event(1));
+        assert!(hub.lacks_only_earlier(50), "nothing of this daemon is lost yet");
+        hub.preload(40, vec![kept(60), kept(90)]);
+        assert!(hub.reaches_back_to(40) && hub.reaches_back_to(50) && !hub.reaches_back_to(39));
+        for n in 0..2000 {
+            hub.publish(&mut event(n));
+        }
+        assert!(!hub.reaches_back_to(50) && !hub.lacks_only_earlier(50), "what came between is lost");
     }
 }

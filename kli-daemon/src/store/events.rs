@@ -27,6 +27,8 @@ pub struct EventLog {
     file: Option<File>,
     head: Head,
     len: u64,
+    /// A crash cut the last line; the next one begins on a line of its own.
+    torn: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
@@ -50,7 +52,7 @@ pub struct Kept {
 impl EventLog {
     /// Looks for the file; makes none.
     pub fn open(path: PathBuf) -> EventLog {
-        let mut log = EventLog { path, file: None, head: Head::default(), len: 0 };
+        let mut log = EventLog { path, file: None, head: Head::default(), len: 0, torn: false };
         if let Ok(mut file) = OpenOptions::new().read(true).write(true).open(&log.path) {
             let mut head = [0; HEAD];
             if file.read_exact(&mut head).is_ok()
@@ -58,6 +60,8 @@ impl EventLog {
             {
                 log.head = head;
                 log.len = file.seek(SeekFrom::End(0)).unwrap_or_default();
+                let mut last = [0];
+                log.torn = file.read_exact_at(&mut last, log.len.saturating_sub(1)).is_ok() && last != *b"\n";
                 log.file = Some(file);
             }
         }
@@ -98,12 +102,15 @@ impl EventLog {
     }
 
     /// Keeps an event (its JSON).
-    pub fn append(&mut self, text: &str) {
+    pub fn append(&mut self, seq: u64, text: &str) {
         if text.len() > MAX_LINE {
-            return;
+            return self.forget_up_to(seq);
         }
         let Some(file) = &self.file else { return };
-        let mut line = Vec::with_capacity(text.len() + 1);
+        let mut line = Vec::with_capacity(text.len() + 2);
+        if std::mem::take(&mut self.torn) {
+            line.push(b'\n');
+        }
         line.extend_from_slice(text.as_bytes());
         line.push(b'\n');
         match file.write_all_at(&line, self.len) {
@@ -117,9 +124,19 @@ impl EventLog {
         }
     }
 
-    /// What is kept, oldest first, and the number up to which events are lost.
-    pub fn read(&self) -> (u64, Vec<Kept>) {
-        (self.head.floor, read_lines(&self.path).unwrap_or_default())
+    /// One event is not kept, so that those before it are no answer any more.
+    fn forget_up_to(&mut self, seq: u64) {
+        self.head.floor = seq;
+        if let Err(error) = self.write_head() {
+            tracing::warn!(path = %self.path.display(), %error, "the event file cannot be written");
+        }
+    }
+
+    /// What is kept, oldest first, and the number up to which events are lost. None: there is no such file, so that
+    /// all are.
+    pub fn read(&self) -> Option<(u64, Vec<Kept>)> {
+        self.file.as_ref()?;
+        Some((self.head.floor, read_lines(&self.path).ok()?))
     }
 
     fn drop_older_half(&mut self) -> std::io::Result<()> {
@@ -190,12 +207,13 @@ mod tests {
         let path = dir.path().join("s.jsonl.events");
         let mut log = EventLog::open(path.clone());
         assert_eq!(log.reserved(), None);
+        assert!(log.read().is_none(), "without a file nothing is known");
         log.reserve(5);
-        log.append(&event(5, 1));
+        log.append(5, &event(5, 1));
         // As after a kill: nothing was closed.
         let again = EventLog::open(path);
         assert_eq!(again.reserved(), Some(1005));
-        let (floor, kept) = again.read();
+        let (floor, kept) = again.read().unwrap();
         assert_eq!((floor, kept.len(), kept[0].seq), (4, 1, 5));
     }
 
@@ -206,16 +224,35 @@ mod tests {
         let mut log = EventLog::open(path.clone());
         log.reserve(1);
         for seq in 1..=100 {
-            log.append(&event(seq, 100_000));
+            log.append(seq, &event(seq, 100_000));
         }
         assert!(std::fs::metadata(&path).unwrap().len() <= MAX_BYTES + 200_000);
-        let (floor, kept) = log.read();
+        let (floor, kept) = log.read().unwrap();
         assert_eq!(kept[0].seq, floor + 1);
         assert_eq!(kept.last().unwrap().seq, 100);
         let len = std::fs::metadata(&path).unwrap().len();
         OpenOptions::new().write(true).open(&path).unwrap().set_len(len - 10).unwrap();
-        let again = EventLog::open(path);
-        assert_eq!(again.read().1.last().unwrap().seq, 99);
+        let mut again = EventLog::open(path.clone());
+        assert_eq!(again.read().unwrap().1.last().unwrap().seq, 99);
         assert_eq!(again.reserved(), Some(1001));
+        again.reserve(1002);
+        again.append(1002, &event(1002, 1));
+        assert_eq!(
+            EventLog::open(path).read().unwrap().1.last().unwrap().seq,
+            1002,
+            "the torn one takes no other along"
+        );
+    }
+
+    #[test]
+    fn one_that_is_too_long_leaves_no_gap_behind_its_back() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut log = EventLog::open(dir.path().join("s.jsonl.events"));
+        log.reserve(1);
+        for (seq, size) in [(1, 1), (2, MAX_LINE), (3, 1)] {
+            log.append(seq, &event(seq, size));
+        }
+        let (floor, kept) = log.read().unwrap();
+        assert_eq!((floor, kept.last().unwrap().seq), (2, 3), "who asks for what follows 1 is told that it is lost");
     }
 }

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use futures_util::future::{BoxFuture, FutureExt};
-use futures_util::stream::{Stream, StreamExt};
 use jsonrpsee::core::server::MethodResponse;
 use kli_protocol::ApiError;
 use tokio_util::sync::CancellationToken;
@@ -79,15 +78,6 @@ pub(super) struct Subscription {
     /// A notification up to its result.
     pub(super) head: Arc<str>,
     pub(super) feed: Feed,
-}
-
-impl Stream for Subscription {
-    type Item = (Arc<str>, Arc<str>);
-
-    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        let head = self.head.clone();
-        self.feed.poll_next_unpin(cx).map(|text| Some((head, text?)))
-    }
 }
 
 impl Work {

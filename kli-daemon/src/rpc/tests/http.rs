@@ -82,6 +82,33 @@ async fn other_verbs_and_keep_alive() {
     served.stop().await;
 }
 
+/// Whoever has closed the sending half still gets the answers, then the end; whoever is gone is noticed.
+#[tokio::test]
+async fn a_half_closed_post_is_answered() {
+    let call = r#"{"jsonrpc":"2.0","id":1,"method":"waitRun","params":["s"]}"#;
+    let post = format!("POST / HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n{call}", call.len());
+    let served = Served::start();
+    let mut client = served.connect().await;
+    client.send(post.repeat(2)).await;
+    client.socket.shutdown().await.unwrap();
+    served.service.noted("waiting s").await;
+    served.service.release.cancel();
+    let text = String::from_utf8(client.rest().await).unwrap();
+    assert_eq!(text.matches("HTTP/1.1 200").count(), 2, "{text}");
+    assert_eq!(text.matches(r#""result""#).count(), 2, "{text}");
+    served.service.noted("closed 1").await;
+    served.stop().await;
+
+    let served = Served::start();
+    let mut client = served.connect().await;
+    client.send(post).await;
+    client.socket.shutdown().await.unwrap();
+    served.service.noted("waiting s").await;
+    drop(client);
+    served.service.noted("closed 1").await;
+    served.stop().await;
+}
+
 struct WebSocket(Client);
 
 impl WebSocket {

@@ -161,7 +161,7 @@ impl Actor {
         if let Some(events) = &mut self.events
             && KEPT.contains(&published.kind.as_ref())
         {
-            events.append(&published.text);
+            events.append(published.seq, &published.text);
         }
         if !published.delta {
             self.deps.all.relay(published);
@@ -180,9 +180,9 @@ impl Actor {
 
     /// Brings back events of an earlier daemon, when someone wants them.
     pub fn prepare_replay(&mut self, after: Option<u64>) {
-        let Some(after) = after.filter(|after| !self.hub.reaches_back_to(*after)) else { return };
-        let Some((floor, kept)) = self.events.as_ref().map(EventLog::read) else { return };
-        if after < floor || after > self.hub.last_seq() {
+        let Some(after) = after.filter(|after| self.hub.lacks_only_earlier(*after)) else { return };
+        let Some((floor, kept)) = self.events.as_ref().and_then(EventLog::read) else { return };
+        if after < floor {
             return;
         }
         let events = kept.into_iter().map(|event| Published {
