@@ -305,8 +305,10 @@ fn a_run_with_tools(story: &mut Story) {
 fn a_run_that_is_steered_and_aborted(story: &mut Story) {
     let gate = Gate::new();
     story.server.script([Reply::held("first half, ", &gate, "second half"), Reply::text("done")]);
+    let seen = story.client.events().len();
     story.quietly("prompt", json!({ "text": "slowly" }));
     gate.reached();
+    story.client.until_after(seen, |event| event.kind() == "textDelta");
     story.late.call("subscribe", json!({ "sessionId": SESSION }));
     story.late.until_kind("snapshot");
     story.ask("followUp");
