@@ -13,6 +13,7 @@ mod slab;
 #[cfg(test)]
 mod tests;
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 
 use bytemuck::{Pod, Zeroable};
@@ -318,8 +319,8 @@ impl Index {
 
     /// Looks at where these ids would be, all at once, so that the memory is near when they are pushed: one after
     /// another each would wait for it.
-    pub fn fetch<'a>(&self, ids: impl Iterator<Item = &'a str>) {
-        let touched = ids.fold(0u32, |sum, id| sum.wrapping_add(self.ids.first(Id::of(id).hash()).unwrap_or(0)));
+    pub fn fetch<'a>(&self, ids: impl Iterator<Item = Cow<'a, str>>) {
+        let touched = ids.fold(0u32, |sum, id| sum.wrapping_add(self.ids.first(Id::of(&id).hash()).unwrap_or(0)));
         std::hint::black_box(touched);
     }
 

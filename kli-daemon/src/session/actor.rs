@@ -160,12 +160,13 @@ pub(super) fn spawn(log: Arc<Log>, deps: Arc<Deps>, opening: Opening, kept: Kept
     };
     actor.mode = actor.mode_said();
     actor.refresh_branch();
-    tokio::spawn(actor.live(inbox));
+    // Boxed, since a future that takes it by value has room for it twice.
+    tokio::spawn(Box::new(actor).live(inbox));
     Handle { id, log, hub, status: watched, mailbox, door, used: Arc::new(AtomicBool::new(true)) }
 }
 
 impl Actor {
-    async fn live(mut self, mut inbox: mpsc::Receiver<Message>) {
+    async fn live(mut self: Box<Self>, mut inbox: mpsc::Receiver<Message>) {
         while let Some(message) = inbox.recv().await {
             match message {
                 Message::Call(call) => call(&mut self),

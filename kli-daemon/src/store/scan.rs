@@ -183,28 +183,23 @@ struct Reader<'a> {
 
 impl Reader<'_> {
     fn take_all(&mut self, piece: &Piece, size: u64) -> ControlFlow<()> {
-        let read: Vec<Result<line::Line<'_>, NoRecord>> = match self.source.shape {
-            Shape::V1 => Vec::new(),
-            Shape::V2 | Shape::V3 => piece.lines.iter().map(|line| read_line(piece, line)).collect(),
-        };
         if size > THREADED {
             // Once it is known how long lines are here: the table is made in its size.
             if let Some(first) = piece.lines.first().filter(|_| self.index.is_empty()) {
                 let length = (piece.len() / piece.lines.len() as u64).max(1);
                 self.index.reserve((size.saturating_sub(first.offset) / length) as usize);
             }
-            self.index.fetch(read.iter().flatten().map(|line| &*line.id));
+            self.index.fetch(piece.lines.iter().filter_map(|line| line.checked.quick.as_ref()?.id(piece.text(line))));
         }
-        let mut read = read.into_iter();
         for line in &piece.lines {
-            if self.take(piece, line, read.next()).is_break() {
+            if self.take(piece, line).is_break() {
                 return ControlFlow::Break(());
             }
         }
         ControlFlow::Continue(())
     }
 
-    fn take(&mut self, piece: &Piece, line: &Line, read: Option<Result<line::Line<'_>, NoRecord>>) -> ControlFlow<()> {
+    fn take(&mut self, piece: &Piece, line: &Line) -> ControlFlow<()> {
         self.progress.lines = self.progress.lines.saturating_add(1);
         let (offset, bytes) = (line.offset, piece.text(line));
         if !line.closed && !line.checked.object {
@@ -226,7 +221,7 @@ impl Reader<'_> {
                 let id = format!("{:08x}", self.progress.lines + 1);
                 line::read_v1(bytes, id, self.progress.last_id.clone())
             }
-            Shape::V2 | Shape::V3 => read.unwrap_or(Err(NoRecord::Damaged)),
+            Shape::V2 | Shape::V3 => line::read_checked(bytes, line.checked.quick.as_ref()),
         };
         match read {
             Ok(record) => self.push(&record, Place { offset, len: bytes.len() as u32, crc: line.crc }),
@@ -257,13 +252,6 @@ impl Reader<'_> {
 
     fn warn(&mut self, kind: &str, what: &str, offset: u64) {
         self.warnings.add(kind, format!("{what} at byte {offset}"), self.source.path, Some(offset));
-    }
-}
-
-fn read_line<'a>(piece: &'a Piece, line: &Line) -> Result<line::Line<'a>, NoRecord> {
-    match line.checked.object {
-        true => line::read_checked(piece.text(line), line.checked.quick.as_ref()),
-        false => Err(NoRecord::Damaged),
     }
 }
 

@@ -4,23 +4,31 @@
 //! several times as long. It accepts what serde accepts (a test compares them), at any depth.
 
 use std::borrow::Cow;
+use std::ops::Range;
 
 use memchr::{memchr2, memmem};
 
 /// Whether a text is one JSON object and nothing else. Lone surrogate escapes are fine.
 pub fn is_object(text: &[u8]) -> bool {
     let bare = Bare::of(text);
-    let mut check = Check { text, at: 0, controls: bare.controls };
+    let mut check = Check { text, at: 0, controls: bare.controls, known: &(0..0) };
     bare.is_text && check.object().is_some()
 }
 
 /// Whether the rest of a text from `at` on ends the object that it begins with: so many objects are open there, and
-/// a value has just ended. The text has no control characters.
-pub fn ends_object(text: &[u8], at: usize, depth: usize) -> bool {
-    let mut check = Check { text, at, controls: false };
+/// a value has just ended. The text has no control characters. `known` is where a value lies that was looked at
+/// already, if not empty.
+pub fn ends_object(text: &[u8], at: usize, depth: usize, known: &Range<usize>) -> bool {
+    let mut check = Check { text, at, controls: false, known };
     let mut open = Open { near: [b'{'; 32], far: Vec::new(), depth: 0 };
     (0..depth).for_each(|_| open.push(b'{'));
     check.rest(&mut open, false).is_some()
+}
+
+/// Whether a text is one number of JSON and nothing else.
+pub fn is_number(text: &[u8]) -> bool {
+    let mut check = Check { text, at: 0, controls: false, known: &(0..0) };
+    check.number().is_some() && check.at == text.len()
 }
 
 /// What the bytes of a text are, before anything is looked at closely.
@@ -88,6 +96,8 @@ struct Check<'a> {
     at: usize,
     /// Whether there are control characters: strings may hold none.
     controls: bool,
+    /// Where a value lies that need not be looked at.
+    known: &'a Range<usize>,
 }
 
 /// Open brackets: the first in place, deeper ones on the heap.
@@ -164,6 +174,7 @@ impl Check<'_> {
                 self.blank();
             }
             match self.peek()? {
+                b'{' if self.at == self.known.start => self.at = self.known.end,
                 bracket @ (b'{' | b'[') => {
                     self.at += 1;
                     open.push(bracket);

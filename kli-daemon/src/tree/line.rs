@@ -27,6 +27,14 @@ pub struct Line<'a> {
     pub says: Says,
 }
 
+impl Line<'_> {
+    fn into_owned(self) -> Line<'static> {
+        let owned = |text: Cow<'_, str>| Cow::Owned(text.into_owned());
+        let (id, parent, timestamp) = (owned(self.id), self.parent.map(owned), owned(self.timestamp));
+        Line { id, parent, timestamp, kind: self.kind, role: self.role, key: self.key, says: self.says }
+    }
+}
+
 /// What counts for the session as a whole.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Says {
@@ -49,15 +57,15 @@ pub enum NoRecord {
 }
 
 /// Reads a line; `bytes` is without white space around it.
-pub fn read(bytes: &[u8]) -> Result<Line<'_>, NoRecord> {
+pub fn read(bytes: &[u8]) -> Result<Line<'static>, NoRecord> {
     match Checked::of(bytes) {
-        Checked { object: true, quick } => read_checked(bytes, quick.as_ref()),
+        Checked { object: true, quick } => read_checked(bytes, quick.as_ref()).map(Line::into_owned),
         _ => Err(NoRecord::Damaged),
     }
 }
 
 /// As `read`, of bytes that were found to be a JSON object.
-pub fn read_checked<'a>(bytes: &'a [u8], quick: Option<&Quick>) -> Result<Line<'a>, NoRecord> {
+pub fn read_checked<'a>(bytes: &'a [u8], quick: Option<&'a Quick>) -> Result<Line<'a>, NoRecord> {
     match quick.and_then(|quick| quick.line(bytes)) {
         Some(line) => Ok(line),
         None => slow(bytes),
@@ -82,7 +90,9 @@ impl Checked {
         // What was taken by hand need not be checked again, unless it could hide a control character.
         match quick(bytes).filter(|_| !bare.controls) {
             Some(quick) => {
-                let object = json::ends_object(bytes, quick.at as usize, quick.depth);
+                let Hand { at, depth, usage } = &quick.hand;
+                let usage = usage.start as usize..usage.end as usize;
+                let object = json::ends_object(bytes, *at as usize, *depth as usize, &usage);
                 Checked { object, quick: Some(quick).filter(|_| object) }
             }
             None => Checked { object: json::is_object(bytes), quick: None },
@@ -90,33 +100,73 @@ impl Checked {
     }
 }
 
-/// A line whose fields lie where we and pi write them; strings by where they lie in it.
+/// A line whose fields lie where we and pi write them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Quick {
     kind: Kind,
     role: Option<Role>,
-    id: Range<u32>,
-    parent: Option<Range<u32>>,
-    timestamp: Range<u32>,
+    id: Text,
+    parent: Option<Text>,
+    timestamp: Text,
     usage: Option<Usage>,
     key: Option<String>,
-    /// Up to here, with so many objects open, it was taken by hand.
+    /// What was taken by hand.
+    hand: Hand,
+}
+
+/// Taken by hand: up to here, with so many objects open, and the value of `usage`.
+#[derive(Clone, Debug, PartialEq)]
+struct Hand {
     at: u32,
-    depth: usize,
+    depth: u32,
+    usage: Range<u32>,
+}
+
+/// A string of a line. Short ones are kept as they are, so that whoever takes lines from other threads need not fetch
+/// these for them.
+#[derive(Clone, Debug, PartialEq)]
+enum Text {
+    Short(u8, [u8; Text::SHORT]),
+    At(Range<u32>),
+}
+
+impl Text {
+    /// Holds a time stamp.
+    const SHORT: usize = 24;
+
+    fn of(line: &[u8], range: Range<usize>) -> Option<Text> {
+        let text = line.get(range.clone())?;
+        let mut short = [0; Text::SHORT];
+        Some(match short.get_mut(..text.len()) {
+            Some(place) => {
+                place.copy_from_slice(text);
+                Text::Short(text.len() as u8, short)
+            }
+            None => Text::At(u32::try_from(range.start).ok()?..u32::try_from(range.end).ok()?),
+        })
+    }
+
+    fn in_line<'a>(&'a self, line: &'a [u8]) -> Option<Cow<'a, str>> {
+        let bytes = match self {
+            Text::Short(length, bytes) => bytes.get(..usize::from(*length)),
+            Text::At(range) => line.get(range.start as usize..range.end as usize),
+        };
+        std::str::from_utf8(bytes?).ok().map(Cow::Borrowed)
+    }
 }
 
 impl Quick {
-    fn line<'a>(&self, bytes: &'a [u8]) -> Option<Line<'a>> {
-        let text = |range: &Range<u32>| {
-            let bytes = bytes.get(range.start as usize..range.end as usize)?;
-            std::str::from_utf8(bytes).ok().map(Cow::Borrowed)
-        };
+    pub fn id<'a>(&'a self, bytes: &'a [u8]) -> Option<Cow<'a, str>> {
+        self.id.in_line(bytes)
+    }
+
+    fn line<'a>(&'a self, bytes: &'a [u8]) -> Option<Line<'a>> {
         Some(Line {
             kind: self.kind,
             role: self.role,
-            id: text(&self.id)?,
-            parent: self.parent.as_ref().and_then(text),
-            timestamp: text(&self.timestamp)?,
+            id: self.id.in_line(bytes)?,
+            parent: self.parent.as_ref().and_then(|parent| parent.in_line(bytes)),
+            timestamp: self.timestamp.in_line(bytes)?,
             key: self.key.clone(),
             says: self.usage.map_or(Says::Nothing, Says::Usage),
         })
@@ -140,13 +190,17 @@ fn quick(line: &[u8]) -> Option<Quick> {
     let mut at = Cursor { line, at: 0 };
     at.expect(b"{\"type\":\"")?;
     let name = at.string()?;
-    let kind = match (Kind::of_type(at.text(&name)?), at.text(&name)?) {
-        (Kind::Unknown, "session" | "kli_session" | "") => return None,
-        // What these say lies anywhere in the line, and they are few.
-        (Kind::Label | Kind::SessionInfo | Kind::Usage, _) => return None,
-        (Kind::ContextEdit | Kind::Compaction | Kind::BranchSummary, _) => return None,
-        (kind, _) => kind,
+    let kind = match line.get(name)? {
+        b"message" => Kind::Message,
+        b"session" | b"kli_session" | b"" => return None,
+        other => Kind::of_type(std::str::from_utf8(other).ok()?),
     };
+    match kind {
+        // What these say lies anywhere in the line, and they are few.
+        Kind::Label | Kind::SessionInfo | Kind::Usage => return None,
+        Kind::ContextEdit | Kind::Compaction | Kind::BranchSummary => return None,
+        _ => {}
+    }
     at.expect(b",\"id\":\"")?;
     let id = at.string().filter(|id| !id.is_empty())?;
     at.expect(b",\"parentId\":")?;
@@ -163,14 +217,17 @@ fn quick(line: &[u8]) -> Option<Quick> {
         Kind::Message => {
             at.expect(b",\"message\":{\"role\":\"")?;
             let name = at.string()?;
-            (Some(role(at.text(&name)?)), 2)
+            (Some(role(line.get(name)?)), 2)
         }
         _ => (None, 1),
     };
-    let end = at.at;
+    let mut hand = Hand { at: u32::try_from(at.at).ok()?, depth, usage: 0..0 };
     let usage = match role {
-        Some(Role::Assistant) => match usage_at_end(line.get(end..)?) {
-            Some(usage) => Some(usage),
+        Some(Role::Assistant) => match usage_at_end(line, at.at) {
+            Some((usage, range)) => {
+                hand.usage = u32::try_from(range.start).ok()?..u32::try_from(range.end).ok()?;
+                Some(usage)
+            }
             None => slow_usage(line),
         },
         _ => None,
@@ -179,9 +236,12 @@ fn quick(line: &[u8]) -> Option<Quick> {
         Kind::Message | Kind::Custom | Kind::CustomMessage => idempotency_key(line),
         _ => None,
     };
-    let parent = parent.filter(|id| !id.is_empty());
-    let at = u32::try_from(end).ok()?;
-    Some(Quick { kind, role, id, parent, timestamp, usage, key, at, depth })
+    let parent = match parent.filter(|id| !id.is_empty()) {
+        Some(parent) => Some(Text::of(line, parent)?),
+        None => None,
+    };
+    let (id, timestamp) = (Text::of(line, id)?, Text::of(line, timestamp)?);
+    Some(Quick { kind, role, id, parent, timestamp, usage, key, hand })
 }
 
 struct Cursor<'a> {
@@ -194,21 +254,17 @@ impl<'a> Cursor<'a> {
         self.line.get(self.at..).unwrap_or_default()
     }
 
-    fn text(&self, range: &Range<u32>) -> Option<&'a str> {
-        std::str::from_utf8(self.line.get(range.start as usize..range.end as usize)?).ok()
-    }
-
     fn expect(&mut self, what: &[u8]) -> Option<()> {
         self.rest().starts_with(what).then(|| self.at += what.len())
     }
 
     /// The rest of a string without escapes, and its closing quote.
-    fn string(&mut self) -> Option<Range<u32>> {
+    fn string(&mut self) -> Option<Range<usize>> {
         let length = json::quote_or_backslash(self.rest())?;
         let (start, end) = (self.at, self.at + length);
         self.at = end;
         self.expect(b"\"")?;
-        Some(u32::try_from(start).ok()?..u32::try_from(end).ok()?)
+        Some(start..end)
     }
 
     /// A whole number that stands at `name`.
@@ -218,6 +274,9 @@ impl<'a> Cursor<'a> {
         let (number, rest) = self.rest().split_at_checked(digits)?;
         // A fraction or exponent is for serde.
         if matches!(rest.first(), Some(b'.' | b'e' | b'E')) || !(1..=18).contains(&digits) {
+            return None;
+        }
+        if digits > 1 && number.starts_with(b"0") {
             return None;
         }
         self.at += digits;
@@ -231,17 +290,18 @@ impl<'a> Cursor<'a> {
         self.at += end;
         match number {
             b"0" => Some(0.0),
+            _ if !json::is_number(number) => None,
             _ => std::str::from_utf8(number).ok()?.parse().ok(),
         }
     }
 }
 
-fn role(name: &str) -> Role {
+fn role(name: &[u8]) -> Role {
     match name {
-        "user" => Role::User,
-        "assistant" => Role::Assistant,
-        "toolResult" => Role::ToolResult,
-        "bashExecution" => Role::BashExecution,
+        b"user" => Role::User,
+        b"assistant" => Role::Assistant,
+        b"toolResult" => Role::ToolResult,
+        b"bashExecution" => Role::BashExecution,
         _ => Role::Other,
     }
 }
@@ -267,11 +327,13 @@ fn idempotency_key(line: &[u8]) -> Option<String> {
 const END: usize = 512;
 static USAGE: LazyLock<memmem::Finder<'static>> = LazyLock::new(|| memmem::Finder::new(b",\"usage\":{"));
 
-/// The usage of an assistant message as we and pi write it: after the content, `stopReason` right behind it.
-fn usage_at_end(line: &[u8]) -> Option<Usage> {
-    let end = line.get(line.len().saturating_sub(END)..)?;
-    let at = USAGE.find_iter(end).last()?;
-    let mut at = Cursor { line: end, at: at + USAGE.needle().len() };
+/// The usage of an assistant message as we and pi write it, and where it lies: after the content (which begins behind
+/// `from`), `stopReason` right behind it.
+fn usage_at_end(line: &[u8], from: usize) -> Option<(Usage, Range<usize>)> {
+    let end = line.len().saturating_sub(END).max(from);
+    let at = end + USAGE.find_iter(line.get(end..)?).last()? + USAGE.needle().len();
+    let start = at - 1;
+    let mut at = Cursor { line, at };
     let usage = Usage {
         input: at.number(b"\"input\":")?,
         output: at.number(b",\"output\":")?,
@@ -289,8 +351,9 @@ fn usage_at_end(line: &[u8]) -> Option<Usage> {
             }
         },
     };
+    let value = start..at.at + 2;
     at.expect(b"}},\"stopReason\":\"")?;
-    Some(usage)
+    Some((usage, value))
 }
 
 fn slow_usage(line: &[u8]) -> Option<Usage> {
@@ -328,7 +391,12 @@ fn from_fields(fields: Map<String, Value>) -> Result<Line<'static>, NoRecord> {
     let key = text("idempotencyKey").map(str::to_owned);
     let message = (kind == Kind::Message).then(|| fields.get("message")).flatten();
     let role = match kind {
-        Kind::Message => Some(message.and_then(|m| m.get("role")).and_then(Value::as_str).map_or(Role::Other, role)),
+        Kind::Message => Some(
+            message
+                .and_then(|m| m.get("role"))
+                .and_then(Value::as_str)
+                .map_or(Role::Other, |name| role(name.as_bytes())),
+        ),
         _ => None,
     };
     let says = match (kind, role) {

@@ -70,6 +70,24 @@ proptest::proptest! {
     }
 }
 
+proptest::proptest! {
+    #![proptest_config(proptest::test_runner::Config::with_cases(2000))]
+
+    /// Reading by hand passes over parts of a line: none of them lets through what is no JSON.
+    #[test]
+    fn what_is_read_by_hand_is_checked(
+        at in 0usize..420,
+        with in proptest::sample::select(br#"01-+.eE{}[]",:a\ "#.to_vec()),
+        instead in proptest::prelude::any::<bool>(),
+    ) {
+        let mut line = br#"{"type":"message","id":"0a0b0c0d","parentId":"a","timestamp":"2026-01-01T00:00:00.000Z","message":{"role":"assistant","content":[{"type":"text","text":",\"usage\":{"}],"usage":{"input":10,"output":0,"cacheRead":3,"cacheWrite":4,"totalTokens":10,"cost":{"input":0.5,"output":0,"cacheRead":1e-7,"cacheWrite":0,"total":0.5}},"stopReason":"stop","timestamp":1}}"#.to_vec();
+        let at = at % line.len();
+        line.splice(at..at + usize::from(instead), [with]);
+        let damaged = line::read(&line) == Err(NoRecord::Damaged);
+        proptest::prop_assert_eq!(damaged, !serde_says(&line), "{}", String::from_utf8_lossy(&line));
+    }
+}
+
 /// A line in our own order of fields, and the same in another: both say the same.
 #[test]
 fn the_quick_way_and_serde_agree() {

@@ -179,9 +179,8 @@ fn runs(log: &Log, outline: &Outline, leaf: Option<Ix>, inside: &Inside, stands:
     // Children of each place; a label or the leaf is as good as a fork.
     let mut below = vec![0u8; outline.len()];
     // Another program's odd entries do not make a fork, unless something lies below them.
-    let counts = |place: u32, spot: &Spot| {
-        spot.kind != Kind::Unknown || !log.children(Some(outline.ix(place))).is_empty()
-    };
+    let counts =
+        |place: u32, spot: &Spot| spot.kind != Kind::Unknown || !log.children(Some(outline.ix(place))).is_empty();
     for (place, spot) in outline.entries().filter(|(place, _)| inside.has(*place)) {
         if let Some(count) = below.get_mut(spot.parent as usize).filter(|count| **count < MANY && counts(place, spot)) {
             *count += 1;

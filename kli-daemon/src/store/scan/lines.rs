@@ -11,7 +11,7 @@ use crate::store::medium::Medium;
 use crate::tree::line::Checked;
 
 /// How much is read at a time.
-const PIECE: u64 = 256 * 1024;
+const PIECE: u64 = 128 * 1024;
 const PAGE: u64 = 4096;
 /// From this size on more threads help, as many as there are processors, but no more than this.
 pub const THREADED: u64 = 4 << 20;

@@ -153,7 +153,14 @@ fn two_files_with_one_id() {
     assert!(unreadable.len() == 2 && unreadable.iter().all(|u| u.reason == right), "{unreadable:?}");
     // As a session of its own the other comes in.
     let loser = rig.path().join("a.jsonl");
-    std::fs::write(&loser, format!("{text}{}\n", r#"{"type":"message","id":"u1","parentId":null,"message":{"role":"user","content":"mine"}}"#)).unwrap();
+    std::fs::write(
+        &loser,
+        format!(
+            "{text}{}\n",
+            r#"{"type":"message","id":"u1","parentId":null,"message":{"role":"user","content":"mine"}}"#
+        ),
+    )
+    .unwrap();
     assert!(matches!(rig.store.open_path(&loser), Err(StoreError::Corrupt { .. })));
     let new = NewSession { work_dir: String::new(), ..rig.new_session("new") };
     let order = Import { path: loser, format: kli_protocol::api::ImportFormat::Auto, new, name: None };
