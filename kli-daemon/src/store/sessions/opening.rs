@@ -97,13 +97,15 @@ impl Store {
 
     /// Where a base lies: in the directory, deleted or not, or beside its fork.
     fn base_path(&self, id: &str, fork: Option<&Path>) -> Option<PathBuf> {
-        let known = lock(&self.catalog).base_path(id).filter(|path| path.exists()).cloned();
-        if let Some(path) = known.or_else(|| self.dir.as_ref().and_then(|_| self.refreshed().base_path(id).cloned())) {
+        let known = lock(&self.catalog).base_path(id).filter(|path| path.exists()).map(Path::to_owned);
+        if let Some(path) =
+            known.or_else(|| self.dir.as_ref().and_then(|_| self.refreshed().base_path(id).map(Path::to_owned)))
+        {
             return Some(path);
         }
         let mut beside = Catalog::default();
         beside.refresh(fork.filter(|fork| !self.is_inside(fork))?.parent()?, &HashSet::new());
-        beside.base_path(id).cloned()
+        beside.base_path(id).map(Path::to_owned)
     }
 
     fn build(&self, opening: Opening, home: Home, base: Option<Arc<Log>>) -> Result<Arc<Log>> {
