@@ -1,6 +1,7 @@
 //! What the model is given: getContext is the next request; context files, system prompts, skills, templates,
 //! mentioned files, and a project's own configuration once its directory is trusted.
 
+use std::io::Write;
 use std::path::Path;
 
 use kli_tests::{Gate, Place, Reply, Session, text};
@@ -30,6 +31,57 @@ fn plain(content: &Value) -> Value {
 
 fn trust(session: &mut Session, p: &Place, trusted: bool) {
     session.client.call("trustWorkDir", json!({ "workDir": p.work_dir.path(), "trusted": trusted }));
+}
+
+/// Another program edits what the model is to see. Its record is a mark: our next prompt goes beside it, and it counts
+/// all the same, for the branch on whose end it was made.
+#[test]
+fn an_edit_by_another_program_stays() {
+    let p = Place::with([]);
+    let edit = |id: &str, parent: &str, target: &str, content: &str| {
+        let (timestamp, replacement) = ("2026-01-01T00:00:09.000Z", json!({ "content": content }));
+        let record = json!({ "type": "context_edit", "id": id, "parentId": parent, "timestamp": timestamp,
+            "targetId": target, "replacement": replacement });
+        format!("{record}\n")
+    };
+    let append = |path: &Path, line: &str| {
+        let mut file = std::fs::OpenOptions::new().append(true).open(path).unwrap();
+        file.write_all(line.as_bytes()).unwrap();
+    };
+    let users = |session: &mut Session, leaf: &str| {
+        let context = session.call("getContext", if leaf.is_empty() { json!({}) } else { json!({ "leafId": leaf }) });
+        let messages = context["messages"].as_array().unwrap().clone();
+        let users = messages.iter().filter(|message| message["role"] == "user");
+        users.map(|message| text(&plain(&message["content"]))).collect::<Vec<_>>()
+    };
+    let mut session = p.session();
+    session.ask("secret one");
+    let (first, leaf) = (session.newest_prompt(), session.leaf().unwrap());
+    let path = session.path();
+    // While the session is open, then twice by somebody who goes on from there.
+    append(&path, &edit("ed000001", &leaf, &first, "one"));
+    assert_eq!(users(&mut session, ""), ["one"]);
+    session.ask("two");
+    assert_eq!(sent(&p)[1..], ["one", "done", "two"]);
+    let leaf = session.leaf().unwrap();
+    append(&path, &edit("ed000002", &leaf, &first, "other"));
+    append(&path, &edit("ed000003", "ed000002", &first, "another"));
+    append(
+        &path,
+        &format!(
+            "{}\n",
+            json!({ "type": "message", "id": "ed000004", "parentId": "ed000003", "timestamp": "2026-01-01T00:00:09.000Z",
+                "message": { "role": "user", "content": "three", "timestamp": 1 } })
+        ),
+    );
+    assert_eq!(users(&mut session, ""), ["another", "two", "three"]);
+    // Whoever does not come through it never saw it.
+    assert_eq!(users(&mut session, &leaf), ["one", "two"]);
+    // A fork has what was made before it, and a daemon that reads the file anew the same.
+    let (mut fork, _) = session.forked(&p.daemon, "fork", json!({ "entryId": leaf, "position": "at" }));
+    assert_eq!(users(&mut fork, ""), ["one", "two"]);
+    fork.ask("forked");
+    assert_eq!(sent(&p)[1..], ["one", "done", "two", "done", "forked"]);
 }
 
 /// From every leaf, whatever was done before.

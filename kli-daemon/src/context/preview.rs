@@ -1,6 +1,6 @@
 //! One line about an entry, for the views of a tree.
 
-use kli_protocol::record::{AssistantMessage, Block, Body, Content, Message, Record, StopReason, ToolCallBlock};
+use kli_protocol::record::{Block, Body, Content, Message, Record, StopReason, ToolCallBlock};
 use serde_json::Value;
 
 /// In characters.
@@ -64,35 +64,6 @@ pub fn prompt_text(record: &Record) -> Option<String> {
         },
         _ => None,
     }
-}
-
-/// All text of an entry that a person may look for.
-pub fn full_text(record: &Record) -> String {
-    match &record.body {
-        Body::Message(body) => match &body.message {
-            Message::User(prompt) => prompt.typed.clone().unwrap_or_else(|| prompt.content.text()),
-            Message::Assistant(reply) => reply_text(reply),
-            Message::ToolResult(result) => result.content.text(),
-            Message::BashExecution(bash) => format!("{}\n{}", bash.command, bash.output),
-            Message::Unknown => String::new(),
-        },
-        Body::Compaction(compaction) => compaction.summary.clone(),
-        Body::BranchSummary(summary) => summary.summary.clone(),
-        Body::CustomMessage(custom) => custom.content.text(),
-        Body::Label(label) => label.label.clone().unwrap_or_default(),
-        _ => String::new(),
-    }
-}
-
-fn reply_text(reply: &AssistantMessage) -> String {
-    let mut text = reply.content.text();
-    for call in reply.content.tool_calls() {
-        text.push('\n');
-        text.push_str(&call.name);
-        text.push(' ');
-        text.push_str(&Value::Object(call.arguments.clone()).to_string());
-    }
-    text
 }
 
 fn message(message: &Message) -> String {

@@ -80,11 +80,6 @@ impl Window {
         }
     }
 
-    /// Takes in an edit that is no part of the chain: a mark that hangs on it from the side.
-    pub fn edit_aside(&mut self, item: &Item) {
-        self.edit(item);
-    }
-
     pub fn items(&self) -> &[Arc<Item>] {
         &self.items
     }

@@ -67,6 +67,11 @@ impl Cache {
         self.known.as_ref().is_some_and(|(at, _)| *at == tip)
     }
 
+    /// Another program appended: what is known may not hold any more.
+    pub fn forget(&mut self) {
+        *self = Cache::default();
+    }
+
     /// Takes in records that were just appended one on the other, so that they need not be read back.
     pub fn appended(&mut self, log: &Log, records: Vec<Record>, ixs: &[Ix]) {
         let Some((at, window)) = &mut self.known else { return };
@@ -158,7 +163,12 @@ fn catch_up(log: &Log, at: &mut Option<Ix>, window: &mut Window, tip: Option<Ix>
 
 /// The window of any branch.
 pub(super) fn read(log: &Log, tip: Option<Ix>) -> Result<Window> {
-    let up = log.up(tip).map(|node| item(log, node.ix));
+    let aside = tip.map(|tip| log.edits_aside(tip)).unwrap_or_default();
+    let up = log.up(tip).flat_map(|node| {
+        let hanging = aside.iter().rev().filter(move |(on, _)| *on == node.ix).map(|(_, edit)| *edit);
+        hanging.chain([node.ix])
+    });
+    let up = up.map(|ix| item(log, ix));
     let on_branch = |id: &str| match (log.find_whole(id), tip) {
         (Some(ix), Some(tip)) => log.is_ancestor(ix, tip),
         _ => false,
@@ -179,6 +189,9 @@ pub(super) fn window_warnings(log: &Log, tip: Option<Ix>) -> Vec<Warning> {
 /// what counts.
 fn read_end(log: &Log, tip: Option<Ix>) -> Result<Option<Window>> {
     let mut items = vec![];
+    if tip.is_some_and(|tip| !log.edits_aside(tip).is_empty()) {
+        return Ok(None);
+    }
     for node in log.up(tip).take(MAX_CATCH_UP) {
         if matches!(node.kind, Kind::Compaction | Kind::ContextEdit) {
             break;

@@ -2,6 +2,8 @@
 
 use std::collections::VecDeque;
 
+use kli_protocol::record::Kind;
+
 use super::log::Log;
 use super::{Ix, Node};
 use crate::tree::{NONE, link};
@@ -24,6 +26,38 @@ impl Log {
             if row.is_settings() { Some(ix) } else { link(row.settings) }
         });
         std::iter::successors(first, |ix| link(self.row(ix.0)?.settings)).filter_map(|ix| self.node(ix))
+    }
+
+    /// The `context_edit`s that hang on a branch from the side, in file order, each with the entry that it hangs on:
+    /// nothing was attached to them, so that no way leads through them. Where something was, they count for those that
+    /// come that way.
+    pub fn edits_aside(&self, tip: Ix) -> Vec<(Ix, Ix)> {
+        let mut edits: Vec<u32> = Vec::new();
+        let mut limit = NONE;
+        for log in self.chain() {
+            let state = log.read();
+            let is_edit = |mark: &u32| state.index.row(*mark).is_some_and(|row| row.kind() == Kind::ContextEdit);
+            edits.extend(state.index.targets().map(|(mark, _)| mark).filter(|mark| *mark < limit).filter(is_edit));
+            limit = log.start;
+        }
+        edits.sort_unstable();
+        let aside = |edit: u32| {
+            let row = self.row(edit).filter(|_| self.is_visible(Ix(edit)))?;
+            let on = link(row.tree_parent).filter(|on| self.is_ancestor(*on, tip))?;
+            (!self.is_ancestor(Ix(edit), tip) && !self.leads_on(edit)).then_some((on, Ix(edit)))
+        };
+        edits.into_iter().filter_map(aside).collect()
+    }
+
+    /// Whether an entry was attached to a mark, or to marks on it: whoever does so does it next.
+    fn leads_on(&self, mark: u32) -> bool {
+        let mut at = mark;
+        loop {
+            match self.row(at + 1).filter(|row| row.parent == at) {
+                Some(row) if row.kind().is_mark() => at += 1,
+                next => return next.is_some(),
+            }
+        }
     }
 
     /// Whether `above` is `below` or lies on its way to the root; logarithmic.

@@ -76,7 +76,9 @@ impl Actor {
     }
 
     /// Exactly what the next request would send, from any leaf.
-    pub fn context(&self, params: &GetContextParams) -> Result<GetContextResult, ApiError> {
+    pub fn context(&mut self, params: &GetContextParams) -> Result<GetContextResult, ApiError> {
+        // Where that fails the next prompt fails, and says so.
+        let _ = self.catch_up();
         let limit = crate::session::views::page_limit(params.limit, crate::session::views::PAGE)?;
         let start = crate::session::views::page_offset(params.cursor.as_deref())?;
         let end = match &params.leaf_id {

@@ -58,6 +58,7 @@ impl Actor {
         }
         let taken_in = self.log.take_in_foreign().map_err(api_error)?;
         if !taken_in.is_empty() {
+            self.cache.lock().unwrap_or_else(PoisonError::into_inner).forget();
             self.refresh_branch();
             self.tell_taken_in(&taken_in);
         }
@@ -101,9 +102,12 @@ impl Actor {
             run.tip = moved.map(|(_, ix)| *ix).or(run.tip);
         }
         let kinds: Vec<Kind> = records.iter().map(|record| record.body.kind()).collect();
-        if appended.taken_in.is_empty() {
+        {
             let mut cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
-            cache.appended(&self.log, records, &appended.ixs);
+            match appended.taken_in.is_empty() {
+                true => cache.appended(&self.log, records, &appended.ixs),
+                false => cache.forget(),
+            }
         }
         if kinds.iter().any(|kind| changes_branch(*kind)) || !appended.taken_in.is_empty() {
             self.refresh_branch();
