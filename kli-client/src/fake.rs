@@ -164,8 +164,13 @@ async fn connection(stream: UnixStream, shared: Arc<Shared>) {
                     Reply::Never => {}
                     Reply::Hangup => return,
                     Reply::Error(error) => out.send(Some(send(("error", error)))).await.unwrap(),
-                    Reply::Run(events, result) => {
-                        for event in events {
+                    Reply::Run(events, mut result) => {
+                        // Each run has an id of its own, as a daemon gives it.
+                        let calls = shared.calls.lock().unwrap().iter().filter(|(called, _)| *called == method).count();
+                        let run_id = format!("r{calls}");
+                        result["runId"] = run_id.clone().into();
+                        for mut event in events {
+                            event["runId"] = run_id.clone().into();
                             publish(&shared, event);
                         }
                         out.send(Some(send(("result", result)))).await.unwrap();
