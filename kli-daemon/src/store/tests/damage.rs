@@ -14,7 +14,7 @@ fn entry(id: &str, parent: &str) -> String {
 /// Opens a file of these bytes: roots and branch, and the warnings' kinds; then appends, and checks that nothing
 /// before changed but a torn tail.
 #[track_caller]
-fn check(name: &str, bytes: &[u8], branch_right: &str, warnings: &str) -> Arc<Log> {
+fn check(name: &str, bytes: &[u8], branch_right: &str, warnings: &str) -> (Arc<Log>, Rig) {
     let mut rig = Rig::file();
     let path = rig.path().join("x_s.jsonl");
     std::fs::write(&path, bytes).unwrap();
@@ -41,9 +41,7 @@ fn check(name: &str, bytes: &[u8], branch_right: &str, warnings: &str) -> Arc<Lo
     let before = picture(&log);
     let reopened = rig.reopened(log);
     assert_eq!(picture(&reopened), before, "{name}: reopened");
-    // Keeps the directory for the caller's questions.
-    std::mem::forget(rig);
-    reopened
+    (reopened, rig)
 }
 
 #[test]
@@ -83,7 +81,7 @@ fn damage_costs_no_more_than_the_damaged_line() {
     check("header alone", lines(&[HEADER]), "", "");
     check("header alone, no LF", HEADER.to_owned(), "", "");
     check("only a torn line", format!("{HEADER}\n{{\"type\":"), "", "tornTail");
-    let log = check(
+    let (log, _rig) = check(
         "lone surrogate",
         lines(&[HEADER, &u1.replace("text", "\\ud83d \\\\ud83d \\ud83d\\ude00"), &a1, &u2]),
         "u1 a1 u2",
