@@ -257,8 +257,9 @@ async fn twenty_clients_at_once_start_one_daemon() {
     let program = script(
         dir.path(),
         &format!(
-            "echo $$ >> {}\nKLI_TEST_DAEMON_SOCKET=$2 exec {} --exact tests::daemon_process --ignored",
+            "echo $$ >> {}\nTMPDIR={} KLI_TEST_DAEMON_SOCKET=$2 exec {} --exact tests::daemon_process --ignored",
             count.display(),
+            dir.path().display(),
             std::env::current_exe().unwrap().display()
         ),
     );
