@@ -1,5 +1,5 @@
 //! The clients of `packaging/examples`, each run by the program that it is for against the real daemon. Where that
-//! program is not installed the test says so and passes; `.ci/run` installs them all.
+//! program is not installed the test says so and passes; `.ci/run` installs what is to be had.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::Shutdown;
@@ -96,6 +96,59 @@ fn neovim() {
         check("nvim", &["-l"], "lines.lua", as_it_is);
     }
 }
+
+/// Neovim's own client as older ones have it, which starts a program and talks to that: `kli bridge`.
+#[test]
+fn neovim_over_the_bridge() {
+    if !works("Neovim", "nvim", &["--version"]) {
+        return;
+    }
+    let p = Place::with([Reply::text("the answer")]);
+    let script = p.work_dir.path().join("ask.lua");
+    std::fs::write(&script, OVER_THE_BRIDGE).unwrap();
+    let kli = kli_tests::binary::kli();
+    let mut command = Command::new("nvim");
+    command.args(["--headless", "--clean", "-S"]).arg(&script).current_dir(p.work_dir.path());
+    command.env("KLI", kli).env("KLI_SOCKET", &p.daemon.socket).env("QUESTION", QUESTION);
+    for (variable, place) in [("XDG_STATE_HOME", "state"), ("XDG_DATA_HOME", "data"), ("XDG_CONFIG_HOME", "config")] {
+        command.env(variable, p.daemon.home.join(place));
+    }
+    let output = command.stdin(Stdio::null()).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "the answer", "{output:?}");
+    assert_eq!(p.server.last().texts().last().map(String::as_str), Some(QUESTION));
+}
+
+const OVER_THE_BRIDGE: &str = r"
+local ended
+local client = vim.lsp.rpc.start(vim.env.KLI, { 'bridge' }, {
+  notification = function(_, params)
+    local event = params.result
+    if event.type == 'textDelta' then
+      io.stdout:write(event.delta)
+    elseif event.type == 'runEnd' then
+      ended = event.stopReason
+    end
+  end,
+  server_request = function() end,
+  on_exit = function() end,
+  on_error = function(...) ended = vim.inspect({ ... }) end,
+})
+local function call(method, params, follow)
+  client.request(method, params, function(err, result)
+    if err then ended = err.message else follow(result) end
+  end)
+end
+call('createSession', { workDir = vim.fn.getcwd() }, function(session)
+  local id = session.sessionId
+  call('subscribe', { sessionId = id }, function() end)
+  call('prompt', { sessionId = id, text = vim.env.QUESTION }, function() end)
+end)
+vim.wait(10000, function() return ended ~= nil end, 10)
+io.stdout:flush()
+if ended ~= 'done' then io.stderr:write(ended or 'nothing came') end
+os.exit(ended == 'done' and 0 or 1)
+";
 
 /// It prints messages; the text is in the deltas.
 #[test]
