@@ -135,14 +135,15 @@ async fn a_daemon_that_is_killed_in_mid_run_ends_the_command() {
 #[tokio::test]
 async fn a_script_at_the_prompt_sees_each_answer_before_its_next_line() {
     let fake = answering();
-    let script = "first\n/tree\ntwo \\\nlines\n/nothing like this\n/goto\n/quit\nnever\n";
+    let script = "first\n/tree\ntwo \\\nlines\n/nothing like this\n/review this\n/goto\n/quit\nnever\n";
     let (code, out, err) = run(&fake, &[], Some(script)).await;
     assert_eq!((code, err.as_str()), (0, ""), "{out}");
     let places: Vec<Option<usize>> = [
         "you said: first\n",
         "text of bbbbbbbb",
         "you said: two \nlines\n",
-        "you said: /nothing like this\n",
+        "✗ there is no command /nothing",
+        "you said: /review this\n",
         "✗ /goto needs an entry",
     ]
     .iter()
@@ -365,6 +366,28 @@ async fn at_a_terminal_lines_are_edited_runs_are_steered_and_interrupts_abort() 
     let out = ended(child).await;
     assert_eq!(out.status.code(), Some(0));
     assert_eq!(fake.calls("prompt").len(), 1);
+}
+
+/// As of a terminal or a paste in another encoding.
+#[tokio::test]
+async fn bytes_that_are_no_text_do_not_end_the_prompt() {
+    let fake = answering();
+    let mut command = kli(&fake, &[]);
+    let ours = terminal(&mut command, 100);
+    let child = command.spawn().unwrap();
+    drop(command);
+    let mut screen = tokio::fs::File::from_std(ours.try_clone().unwrap());
+    let keys = |bytes: &[u8]| std::io::Write::write_all(&mut &ours, bytes).unwrap();
+    let mut out = String::new();
+    read_until(&mut screen, &mut out, "> ").await;
+    keys(b"what is a caf\xff");
+    read_until(&mut screen, &mut out, "what is a caf").await;
+    read_until(&mut screen, &mut out, "> what is a caf").await;
+    keys(b"e?\r");
+    read_until(&mut screen, &mut out, "you said: what is a cafe?").await;
+    read_until(&mut screen, &mut out, "> ").await;
+    keys(b"\x04");
+    assert_eq!(ended(child).await.status.code(), Some(0));
 }
 
 /// What a directory brings of its own is used when the person says so; asked until that is clear, and once.
