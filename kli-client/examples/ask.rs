@@ -17,7 +17,9 @@ async fn main() -> Result<(), Box<dyn Error>> {
     // Subscribed before the prompt is sent, so that nothing of the answer is missed.
     let mut events = client.events(&session.session_id);
     events.start().await?;
-    let prompt = api::PromptParams { session_id: session.session_id, text, ..Default::default() };
+    // Nobody is here to be asked: calls that need a person are refused, and the answer says so.
+    let approvals = Some(api::Approvals::Deny);
+    let prompt = api::PromptParams { session_id: session.session_id, text, approvals, ..Default::default() };
     client.call::<api::Prompt>(prompt).await?;
 
     let mut out = std::io::stdout();
