@@ -111,12 +111,21 @@ async fn draw_tree(context: &Context, session: Option<&str>, view: api::TreeView
     if context.global.json {
         return out::json(&whole);
     }
+    warn(context, &session_id).await?;
     let lines = tree::draw(&whole, Style::of_stdout());
     if lines.is_empty() {
         out::note("the tree is empty");
         return Ok(());
     }
     Ok(out::line(&lines.join("\n"))?)
+}
+
+/// What is the matter with a session, so that nobody takes what is shown of it for all there is.
+async fn warn(context: &Context, session_id: &str) -> anyhow::Result<()> {
+    for warning in context.state(session_id).await?.info.warnings {
+        out::note(&warning.message);
+    }
+    Ok(())
 }
 
 async fn show_session(context: &Context, session: Option<&str>) -> anyhow::Result<()> {
@@ -202,6 +211,7 @@ async fn log(context: &Context, session: Option<&str>, limit: Option<u64>, follo
         // Before the branch is read, so that nothing falls between the two.
         events.start().await?;
     }
+    warn(context, &session_id).await?;
     let entries = branch(context, &session_id, limit).await?;
     let mut seen: std::collections::HashSet<String> = std::collections::HashSet::new();
     for entry in &entries {
