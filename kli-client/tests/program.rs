@@ -6,6 +6,7 @@
 mod fake;
 
 use std::process::{Output, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use fake::{Fake, Reply, SESSION};
@@ -394,13 +395,21 @@ async fn bytes_that_are_no_text_do_not_end_the_prompt() {
 #[tokio::test]
 async fn a_person_is_asked_whether_a_directory_is_trusted() {
     for (answer, trusted) in [("y\n", true), ("No\n", false)] {
+        let answered = AtomicBool::new(false);
         let fake = Fake::start(move |method, _| match method {
             "getSession" => {
                 let mut state = fake::session_state();
                 state["untrusted"] = json!(["/w/.kli/SYSTEM.md"]);
+                if answered.load(Ordering::SeqCst) {
+                    let message = "/w/.kli/config.toml: there is no key x";
+                    state["warnings"] = json!([{"kind": "configuration", "message": message}]);
+                }
                 Some(Reply::Result(state))
             }
-            "trustWorkDir" => Some(Reply::Result(json!({}))),
+            "trustWorkDir" => {
+                answered.store(true, Ordering::SeqCst);
+                Some(Reply::Result(json!({})))
+            }
             _ => None,
         });
         let mut command = kli(&fake, &[]);
@@ -416,6 +425,8 @@ async fn a_person_is_asked_whether_a_directory_is_trusted() {
         read_until(&mut screen, &mut out, "[n]o").await;
         assert!(fake.calls("trustWorkDir").is_empty());
         keys(answer);
+        // What trust brings to light is told at once.
+        read_until(&mut screen, &mut out, "✗ /w/.kli/config.toml: there is no key x").await;
         read_until(&mut screen, &mut out, "> ").await;
         keys("\u{4}");
         assert_eq!(ended(child).await.status.code(), Some(0));

@@ -192,6 +192,18 @@ fn a_refused_prompt_leaves_nothing() {
     assert_eq!(sessions(), 1);
 }
 
+/// Rules that do not count for a slip in their file are not passed over in silence.
+#[test]
+fn faults_in_a_directorys_configuration_are_told() {
+    let daemon = Setup::new().start();
+    let work_dir = fixtures::work_dir();
+    std::fs::create_dir(work_dir.path().join(".kli")).unwrap();
+    std::fs::write(work_dir.path().join(".kli/config.toml"), "defaultModl = \"plan\"\n").unwrap();
+    daemon.client().call("trustWorkDir", json!({ "workDir": work_dir.path(), "trusted": true }));
+    let said = daemon.kli(work_dir.path(), &["-p", "hi"]).success();
+    assert_eq!(said.stderr.matches("defaultModl").count(), 1, "once: {said:?}");
+}
+
 #[test]
 fn the_daemon_dies_under_it() {
     let gate = Gate::new();

@@ -64,6 +64,7 @@ pub async fn start(global: Global, run: Run) -> anyhow::Result<Exit> {
         approvals: VecDeque::new(),
         answered: HashSet::new(),
         asked: None,
+        warned: HashSet::new(),
         trust: None,
         aborting: false,
         leaving: false,
@@ -131,6 +132,8 @@ struct Repl {
     answered: HashSet<String>,
     /// The one about which the person was asked.
     asked: Option<String>,
+    /// What was told of the session's warnings.
+    warned: HashSet<String>,
     /// Whether the directory is trusted, which the person is asked first.
     trust: Option<TrustQuestion>,
     /// Ctrl-C was pressed, and what it was meant for still goes on.
@@ -317,6 +320,7 @@ impl Repl {
             EventBody::ApprovalResolved { approval_id, decision, by, .. } => {
                 self.resolved(approval_id, decision, by.as_deref())?;
             }
+            EventBody::SessionInfoChanged { session } => self.warnings(session)?,
             EventBody::SessionDeleted {} => self.exit = Some(Exit::Error),
             _ => {}
         }
@@ -340,6 +344,17 @@ impl Repl {
         self.approvals = session.pending_approvals.iter().cloned().collect();
         if session.interrupted {
             self.dim("a crash cut a run off; /continue takes it up")?;
+        }
+        self.warnings(&session.info)
+    }
+
+    /// What is the matter with the session or with its directory's configuration, each thing once: rules that do
+    /// not count, say.
+    fn warnings(&mut self, info: &api::SessionInfo) -> anyhow::Result<()> {
+        for warning in &info.warnings {
+            if self.warned.insert(warning.message.clone()) {
+                self.bad(&warning.message)?;
+            }
         }
         Ok(())
     }
@@ -392,6 +407,7 @@ impl Repl {
         self.run = None;
         self.approvals.clear();
         self.asked = None;
+        self.warned.clear();
         self.aborting = false;
         self.render = Render::new(self.style);
         self.event(&first.event.body, first.event.run_id.as_deref()).await

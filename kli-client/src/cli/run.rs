@@ -1,5 +1,6 @@
 //! One run, watched from a script: `kli -p` and `kli continue`.
 
+use std::collections::HashSet;
 use std::future::Future;
 use std::io::{self, Write};
 use std::pin::Pin;
@@ -192,6 +193,7 @@ pub async fn watch(
             }
             Happening::Event(Ok(received)) => {
                 printer.event(&received)?;
+                watched.warn(&received.event.body);
                 if let EventBody::ApprovalRequested { approval } = &received.event.body
                     && denies
                 {
@@ -256,12 +258,21 @@ struct Watched {
     listening: bool,
     stopping: Option<Exit>,
     denied: bool,
+    warned: HashSet<String>,
     deadline: Option<Instant>,
 }
 
 impl Default for Watched {
     fn default() -> Watched {
-        Watched { answer: None, ended: Vec::new(), listening: true, stopping: None, denied: false, deadline: None }
+        Watched {
+            answer: None,
+            ended: Vec::new(),
+            listening: true,
+            stopping: None,
+            denied: false,
+            warned: HashSet::new(),
+            deadline: None,
+        }
     }
 }
 
@@ -274,6 +285,20 @@ impl Watched {
         self.answer = Some((fields, result));
         self.deadline = Some(Instant::now() + LATE);
         Ok(())
+    }
+
+    /// Tells what is the matter with the session or with its directory's configuration, each thing once.
+    fn warn(&mut self, body: &EventBody) {
+        let info = match body {
+            EventBody::Snapshot { session, .. } => &session.info,
+            EventBody::SessionInfoChanged { session } => session,
+            _ => return,
+        };
+        for warning in &info.warnings {
+            if self.warned.insert(warning.message.clone()) {
+                out::note(&warning.message);
+            }
+        }
     }
 
     fn event(&mut self, body: &EventBody, run_id: Option<&str>) {

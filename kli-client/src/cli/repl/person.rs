@@ -76,7 +76,9 @@ impl Repl {
             Trust::No => {
                 "not trusted: this directory's own configuration, skills and prompts do not count; /trust uses them"
             }
-        })
+        })?;
+        let state = self.context.state(&self.session_id).await?;
+        self.warnings(&state.info)
     }
 
     /// A prompt, or a word to the run that goes on.
