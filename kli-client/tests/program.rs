@@ -45,6 +45,10 @@ async fn run(fake: &Fake, args: &[&str], input: Option<&str>) -> (i32, String, S
 fn answering() -> Fake {
     Fake::start(|method, params| match method {
         "prompt" => Some(fake::run(&format!("you said: {}", params["text"].as_str().unwrap()))),
+        "exportSession" => Some(Reply::Result(match params["path"].as_str() {
+            None => json!({"content": "# Exported\n"}),
+            Some(path) => json!({"path": path}),
+        })),
         "getTree" => Some(Reply::Result(match params["cursor"].as_str() {
             None => {
                 json!({"leafId": "cccccccc", "roots": ["aaaaaaaa"], "nextCursor": "older", "nodes": [node("cccccccc", "aaaaaaaa", true)]})
@@ -286,6 +290,15 @@ async fn another_machine_is_reached_by_ssh() {
     let out = ended(child).await;
     assert_eq!(String::from_utf8_lossy(&out.stdout), "you said: hi\n", "{}", String::from_utf8_lossy(&out.stderr));
     assert_eq!(fake.calls("createSession")[0]["workDir"], "/over/there");
+    // A file that is written lies here, and takes no other's place.
+    let file = fake.dir().join("out.md");
+    for (code, told) in [(0, "written to"), (1, "exists already")] {
+        let args = ["--host", "me@box", "export", SESSION, "-f", "markdown", "-o", file.to_str().unwrap()];
+        let out = ended(kli(&fake, &args).env("PATH", &path).spawn().unwrap()).await;
+        assert_eq!(out.status.code(), Some(code));
+        assert!(String::from_utf8_lossy(&out.stderr).contains(told), "{out:?}");
+        assert_eq!(std::fs::read_to_string(&file).unwrap(), "# Exported\n");
+    }
     let child = kli(&fake, &["--host", "elsewhere", "ls"]).env("PATH", &path).spawn().unwrap();
     let out = ended(child).await;
     assert_eq!(out.status.code(), Some(1));
