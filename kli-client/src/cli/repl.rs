@@ -17,7 +17,7 @@ use std::io::IsTerminal;
 use std::pin::Pin;
 
 use kli_client::api::{self, Approval, EventBody, SessionInfo, SessionState, Status};
-use kli_client::{CallError, EventStream, Step, socket};
+use kli_client::{CallError, ErrorKind, EventStream, Step, socket};
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::args::{Global, Run};
@@ -64,6 +64,7 @@ pub async fn start(global: Global, run: Run) -> anyhow::Result<Exit> {
         approvals: VecDeque::new(),
         answered: HashSet::new(),
         asked: None,
+        in_memory: false,
         warned: HashSet::new(),
         trust: None,
         aborting: false,
@@ -132,6 +133,8 @@ struct Repl {
     answered: HashSet<String>,
     /// The one about which the person was asked.
     asked: Option<String>,
+    /// The session ends with the daemon.
+    in_memory: bool,
     /// What was told of the session's warnings.
     warned: HashSet<String>,
     /// Whether the directory is trusted, which the person is asked first.
@@ -226,7 +229,14 @@ impl Repl {
                 self.state(&state, None)
             }
             Happening::Step(Err(e)) => {
-                self.bad(&e.to_string())?;
+                let is_gone = e.api().and_then(|e| e.kind()) == Some(ErrorKind::SessionNotFound);
+                let why = match is_gone && self.in_memory {
+                    true => "this session lived only in memory and ended with its daemon; `kli` begins another, and ↑ \
+                             there brings back what you typed"
+                        .to_owned(),
+                    false => e.to_string(),
+                };
+                self.bad(&why)?;
                 self.exit = Some(Exit::Error);
                 Ok(())
             }
@@ -345,12 +355,13 @@ impl Repl {
         if session.interrupted {
             self.dim("a crash cut a run off; /continue takes it up")?;
         }
+        self.in_memory = !session.info.persisted;
         self.warnings(&session.info)
     }
 
     /// What is the matter with the session or with its directory's configuration, each thing once: rules that do
     /// not count, say.
-    fn warnings(&mut self, info: &api::SessionInfo) -> anyhow::Result<()> {
+    fn warnings(&mut self, info: &SessionInfo) -> anyhow::Result<()> {
         for warning in &info.warnings {
             if self.warned.insert(warning.message.clone()) {
                 self.bad(&warning.message)?;
