@@ -135,6 +135,8 @@ async fn a_daemon_that_is_killed_in_mid_run_ends_the_command() {
     let stderr = String::from_utf8_lossy(&out.stderr).into_owned();
     assert_eq!(out.status.code(), Some(1), "{stderr}");
     assert!(stderr.contains("was lost"), "{stderr}");
+    let beside = fake.path.with_extension("sock.lock");
+    assert!(!beside.exists(), "no daemon was started in its place");
 }
 
 #[tokio::test]

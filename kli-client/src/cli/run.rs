@@ -47,7 +47,9 @@ pub async fn print(global: Global, run: Run) -> anyhow::Result<Exit> {
     };
     let start = Start::Prompt(Box::new(params));
     let exit = watch(&context.client, &session_id, start, &mut printer(&context, run.output)).await;
-    if is_new && exit.is_err() {
+    // Only where the daemon refused: one that has gone is not started anew for this.
+    let refused = exit.as_ref().is_err_and(|e| e.downcast_ref::<CallError>().is_some_and(|e| e.api().is_some()));
+    if is_new && refused {
         take_back(&context, &session_id).await;
     }
     exit
