@@ -3,12 +3,26 @@
 
 use std::error::Error;
 use std::io::Write;
+use std::process::ExitCode;
 
 use kli_client::{Client, api};
 
 #[tokio::main(flavor = "current_thread")]
-async fn main() -> Result<(), Box<dyn Error>> {
-    let text = std::env::args().nth(1).ok_or("say what to ask")?;
+async fn main() -> ExitCode {
+    let Some(text) = std::env::args().nth(1) else {
+        eprintln!("say what to ask, in quotes");
+        return ExitCode::from(2);
+    };
+    match ask(text).await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn ask(text: String) -> Result<(), Box<dyn Error>> {
     let client = Client::connect_or_start().await?;
     let work_dir = std::env::current_dir()?.display().to_string();
     let session =
@@ -17,7 +31,9 @@ async fn main() -> Result<(), Box<dyn Error>> {
     // Subscribed before the prompt is sent, so that nothing of the answer is missed.
     let mut events = client.events(&session.session_id);
     events.start().await?;
-    let prompt = api::PromptParams { session_id: session.session_id, text, ..Default::default() };
+    // Nobody is here to be asked: calls that need a person are refused, and the answer says so.
+    let approvals = Some(api::Approvals::Deny);
+    let prompt = api::PromptParams { session_id: session.session_id, text, approvals, ..Default::default() };
     client.call::<api::Prompt>(prompt).await?;
 
     let mut out = std::io::stdout();

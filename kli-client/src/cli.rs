@@ -26,6 +26,7 @@ use std::process::ExitCode;
 
 use args::{Args, Command};
 use context::Context;
+use kli_client::protocol::error::in_full;
 
 /// How the program ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,7 +90,7 @@ fn failed(error: &anyhow::Error) -> Exit {
     if error.chain().any(gone) {
         return Exit::Done;
     }
-    out::note(&format!("{error:#}"));
+    out::note(&in_full(error.as_ref()));
     if error.is::<UsageError>() { Exit::Usage } else { Exit::Error }
 }
 

@@ -234,6 +234,7 @@ fn usual(shared: &Shared, method: &str) -> Reply {
         "createSession" | "continueSession" | "openSession" => Reply::Result(session_info()),
         "getSession" => Reply::Result(session_state()),
         "abort" => Reply::Result(json!({"aborted": true})),
+        "listCommands" => Reply::Result(json!({"commands": [{"name": "review", "description": "", "source": "user"}]})),
         "subscribe" => Reply::Result(Value::Null),
         "setMode" | "respondToApproval" | "shutdown" => Reply::Result(json!({})),
         _ => Reply::Error(json!({"code": -32601, "message": format!("there is no method `{method}`")})),

@@ -6,6 +6,7 @@
 mod fake;
 
 use std::process::{Output, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use fake::{Fake, Reply, SESSION};
@@ -44,6 +45,10 @@ async fn run(fake: &Fake, args: &[&str], input: Option<&str>) -> (i32, String, S
 fn answering() -> Fake {
     Fake::start(|method, params| match method {
         "prompt" => Some(fake::run(&format!("you said: {}", params["text"].as_str().unwrap()))),
+        "exportSession" => Some(Reply::Result(match params["path"].as_str() {
+            None => json!({"content": "# Exported\n"}),
+            Some(path) => json!({"path": path}),
+        })),
         "getTree" => Some(Reply::Result(match params["cursor"].as_str() {
             None => {
                 json!({"leafId": "cccccccc", "roots": ["aaaaaaaa"], "nextCursor": "older", "nodes": [node("cccccccc", "aaaaaaaa", true)]})
@@ -130,19 +135,22 @@ async fn a_daemon_that_is_killed_in_mid_run_ends_the_command() {
     let stderr = String::from_utf8_lossy(&out.stderr).into_owned();
     assert_eq!(out.status.code(), Some(1), "{stderr}");
     assert!(stderr.contains("was lost"), "{stderr}");
+    let beside = fake.path.with_extension("sock.lock");
+    assert!(!beside.exists(), "no daemon was started in its place");
 }
 
 #[tokio::test]
 async fn a_script_at_the_prompt_sees_each_answer_before_its_next_line() {
     let fake = answering();
-    let script = "first\n/tree\ntwo \\\nlines\n/nothing like this\n/goto\n/quit\nnever\n";
+    let script = "first\n/tree\ntwo \\\nlines\n/nothing like this\n/review this\n/goto\n/quit\nnever\n";
     let (code, out, err) = run(&fake, &[], Some(script)).await;
     assert_eq!((code, err.as_str()), (0, ""), "{out}");
     let places: Vec<Option<usize>> = [
         "you said: first\n",
         "text of bbbbbbbb",
         "you said: two \nlines\n",
-        "you said: /nothing like this\n",
+        "✗ there is no command /nothing",
+        "you said: /review this\n",
         "✗ /goto needs an entry",
     ]
     .iter()
@@ -284,6 +292,15 @@ async fn another_machine_is_reached_by_ssh() {
     let out = ended(child).await;
     assert_eq!(String::from_utf8_lossy(&out.stdout), "you said: hi\n", "{}", String::from_utf8_lossy(&out.stderr));
     assert_eq!(fake.calls("createSession")[0]["workDir"], "/over/there");
+    // A file that is written lies here, and takes no other's place.
+    let file = fake.dir().join("out.md");
+    for (code, told) in [(0, "written to"), (1, "exists already")] {
+        let args = ["--host", "me@box", "export", SESSION, "-f", "markdown", "-o", file.to_str().unwrap()];
+        let out = ended(kli(&fake, &args).env("PATH", &path).spawn().unwrap()).await;
+        assert_eq!(out.status.code(), Some(code));
+        assert!(String::from_utf8_lossy(&out.stderr).contains(told), "{out:?}");
+        assert_eq!(std::fs::read_to_string(&file).unwrap(), "# Exported\n");
+    }
     let child = kli(&fake, &["--host", "elsewhere", "ls"]).env("PATH", &path).spawn().unwrap();
     let out = ended(child).await;
     assert_eq!(out.status.code(), Some(1));
@@ -367,17 +384,47 @@ async fn at_a_terminal_lines_are_edited_runs_are_steered_and_interrupts_abort() 
     assert_eq!(fake.calls("prompt").len(), 1);
 }
 
+/// As of a terminal or a paste in another encoding.
+#[tokio::test]
+async fn bytes_that_are_no_text_do_not_end_the_prompt() {
+    let fake = answering();
+    let mut command = kli(&fake, &[]);
+    let ours = terminal(&mut command, 100);
+    let child = command.spawn().unwrap();
+    drop(command);
+    let mut screen = tokio::fs::File::from_std(ours.try_clone().unwrap());
+    let keys = |bytes: &[u8]| std::io::Write::write_all(&mut &ours, bytes).unwrap();
+    let mut out = String::new();
+    read_until(&mut screen, &mut out, "> ").await;
+    keys(b"what is a caf\xff");
+    read_until(&mut screen, &mut out, "what is a caf").await;
+    read_until(&mut screen, &mut out, "> what is a caf").await;
+    keys(b"e?\r");
+    read_until(&mut screen, &mut out, "you said: what is a cafe?").await;
+    read_until(&mut screen, &mut out, "> ").await;
+    keys(b"\x04");
+    assert_eq!(ended(child).await.status.code(), Some(0));
+}
+
 /// What a directory brings of its own is used when the person says so; asked until that is clear, and once.
 #[tokio::test]
 async fn a_person_is_asked_whether_a_directory_is_trusted() {
     for (answer, trusted) in [("y\n", true), ("No\n", false)] {
+        let answered = AtomicBool::new(false);
         let fake = Fake::start(move |method, _| match method {
             "getSession" => {
                 let mut state = fake::session_state();
                 state["untrusted"] = json!(["/w/.kli/SYSTEM.md"]);
+                if answered.load(Ordering::SeqCst) {
+                    let message = "/w/.kli/config.toml: there is no key x";
+                    state["warnings"] = json!([{"kind": "configuration", "message": message}]);
+                }
                 Some(Reply::Result(state))
             }
-            "trustWorkDir" => Some(Reply::Result(json!({}))),
+            "trustWorkDir" => {
+                answered.store(true, Ordering::SeqCst);
+                Some(Reply::Result(json!({})))
+            }
             _ => None,
         });
         let mut command = kli(&fake, &[]);
@@ -393,6 +440,8 @@ async fn a_person_is_asked_whether_a_directory_is_trusted() {
         read_until(&mut screen, &mut out, "[n]o").await;
         assert!(fake.calls("trustWorkDir").is_empty());
         keys(answer);
+        // What trust brings to light is told at once.
+        read_until(&mut screen, &mut out, "✗ /w/.kli/config.toml: there is no key x").await;
         read_until(&mut screen, &mut out, "> ").await;
         keys("\u{4}");
         assert_eq!(ended(child).await.status.code(), Some(0));

@@ -11,6 +11,7 @@ use anyhow::Context as _;
 use futures_util::future::{BoxFuture, FutureExt};
 use kli_protocol::ApiError;
 use kli_protocol::api::Mode;
+use kli_protocol::error::in_full;
 use kli_protocol::paths::SocketPathSources;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
@@ -52,6 +53,8 @@ pub async fn run(options: Options) -> anyhow::Result<()> {
     let dirs = directories::ProjectDirs::from("", "", "kli");
     let state_dir = dirs.as_ref().map(|d| d.state_dir().unwrap_or_else(|| d.data_local_dir()).to_owned());
     let config = load_config(&options)?;
+    // What may stop the start comes before the socket: a client that connects is to be answered, not cut off.
+    let first_settings = Arc::new(session_settings(&config)?);
     let log_to = match (&options.foreground, &state_dir) {
         (false, Some(dir)) => LogTo::Directory(dir.clone()),
         _ => LogTo::Stderr,
@@ -66,6 +69,9 @@ pub async fn run(options: Options) -> anyhow::Result<()> {
     };
     rpc::prepare(&socket)?;
     let _locks = lock::acquire(&socket, config.session_dir.as_deref())?;
+    let store_settings =
+        StoreSettings { durability: config.durability, max_memory_bytes: config.limits.max_memory_bytes };
+    let store = Store::new(config.session_dir.as_deref(), store_settings)?;
     let bound = match activated {
         Some(bound) => bound,
         None => rpc::bind(&socket)?,
@@ -79,12 +85,9 @@ pub async fn run(options: Options) -> anyhow::Result<()> {
 
     tell_sandbox(config.sandbox);
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
-    let store_settings =
-        StoreSettings { durability: config.durability, max_memory_bytes: config.limits.max_memory_bytes };
-    let store = Store::new(config.session_dir.as_deref(), store_settings)?;
     let clients = Arc::new(Clients::default());
     let (models, watched_models) = watch::channel(model_table(&config, &clients, &clock));
-    let (settings, watched_settings) = watch::channel(Arc::new(session_settings(&config)?));
+    let (settings, watched_settings) = watch::channel(first_settings);
     let all = Arc::new(Hub::new(0, settings.borrow().max_subscriber_bytes));
     let limits = rpc_limits(&config);
     let named = named_limits(&limits, &config.limits);
@@ -192,7 +195,7 @@ impl Control for Daemon {
     fn reload_config(&self) -> BoxFuture<'_, Result<Vec<String>, ApiError>> {
         async move {
             tokio::task::block_in_place(|| self.reload())
-                .map_err(|e| ApiError::invalid_params(format!("The old configuration stays: {e:#}")))
+                .map_err(|e| ApiError::invalid_params(old_stays(&e)))
         }
         .boxed()
     }
@@ -237,12 +240,17 @@ async fn wait_for_stop(daemon: &Arc<Daemon>, idle_exit: Option<Duration>) -> any
             _ = hangup.recv() => match tokio::task::block_in_place(|| daemon.reload()) {
                 Ok(changed) => tracing::info!(?changed, "configuration read again"),
                 Err(error) => {
-                    tracing::error!("the old configuration stays: {error:#}");
-                    daemon.registry.warn("configuration", format!("The old configuration stays: {error:#}"));
+                    let told = old_stays(&error);
+                    tracing::error!("{told}");
+                    daemon.registry.warn("configuration", told);
                 }
             },
         }
     }
+}
+
+fn old_stays(error: &anyhow::Error) -> String {
+    format!("The old configuration stays: {}", in_full(error.as_ref()))
 }
 
 /// Ends when nobody was connected and nothing ran or lived only in memory for the time that is set.

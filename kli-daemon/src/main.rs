@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use kli_daemon::daemon::{self, Options};
+use kli_protocol::error::in_full;
 
 /// Owns every AI-agent session tree and runs the agent loops; clients speak to it over one Unix socket.
 #[derive(Debug, Parser)]
@@ -63,6 +64,6 @@ fn give_memory_back() {}
 
 #[expect(clippy::print_stderr, reason = "what stops a daemon from starting is told to whoever starts it")]
 fn fail(error: &anyhow::Error) -> ExitCode {
-    eprintln!("kli-daemon: {error:#}");
+    eprintln!("kli-daemon: {}", in_full(error.as_ref()));
     ExitCode::FAILURE
 }

@@ -97,7 +97,7 @@ pub struct NewSession {
 pub enum StoreError {
     #[error("no session {0} here")]
     SessionNotFound(String),
-    #[error("several sessions fit {text}: {}", candidates.join(", "))]
+    #[error("several sessions fit {text}, give more of the id, or its end: {}", some(candidates))]
     Ambiguous { text: String, candidates: Vec<String> },
     #[error("a session {0} exists already, or did")]
     SessionExists(String),
@@ -115,10 +115,20 @@ pub enum StoreError {
     Io { act: String, source: std::io::Error },
     #[error("{message}")]
     Limit { limit: &'static str, max: u64, message: String },
-    #[error("{path} exists")]
+    #[error("{path} exists already; name another file")]
     FileExists { path: PathBuf },
     #[error("{0}")]
     Other(String),
+}
+
+/// So many as a person looks through; a program has them all.
+fn some(candidates: &[String]) -> String {
+    const SHOWN: usize = 4;
+    let mut text = candidates.iter().take(SHOWN).map(String::as_str).collect::<Vec<_>>().join(", ");
+    if candidates.len() > SHOWN {
+        text.push_str(&format!(" and {} more", candidates.len() - SHOWN));
+    }
+    text
 }
 
 pub type Result<T, E = StoreError> = std::result::Result<T, E>;

@@ -104,6 +104,8 @@ def ask(text):
 
 
 def main():
+    if len(sys.argv) != 2:
+        sys.exit("what to ask, in quotes: python3 ask.py 'What is in this directory?'")
     answer = ask(sys.argv[1])
     while True:
         try:
@@ -112,6 +114,10 @@ def main():
         except StopIteration as end:
             print()
             sys.exit(0 if end.value == "done" else f"the run ended with {end.value}")
+        except RpcError as error:
+            sys.exit(f"the daemon says: {error.args[0]['message']}")
+        except OSError as error:
+            sys.exit(f"no daemon answers at {socket_path()} ({error.strerror or error}): kli daemon start")
 
 
 if __name__ == "__main__":

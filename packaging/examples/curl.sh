@@ -3,6 +3,11 @@
 # One POST is a call and its reply; with `wait` the reply comes when the run has ended.
 set -eu
 socket=${KLI_SOCKET:-${XDG_RUNTIME_DIR:-$HOME/.local/state}/kli/kli.sock}
+text=${1:?what to ask, in quotes}
+[ -S "$socket" ] || {
+    echo "curl.sh: no daemon runs at $socket: kli daemon start" >&2
+    exit 1
+}
 
 # A text as JSON, quotes and all.
 json() { printf '%s' "$1" | sed -e 's/\\/\\\\/g' -e 's/"/\\"/g' -e 's/	/\\t/g' -e '$!s/$/\\n/' | tr -d '\n' | sed 's/.*/"&"/'; }
@@ -16,4 +21,4 @@ call() {
 session=curl-$(date +%s)-$$
 call createSession "{\"workDir\":$(json "$PWD"),\"sessionId\":\"$session\"}" >/dev/null
 # Nobody is here to be asked: calls that need a person are refused, and the answer says so.
-call prompt "{\"sessionId\":\"$session\",\"text\":$(json "$1"),\"wait\":true,\"approvals\":\"deny\"}"
+call prompt "{\"sessionId\":\"$session\",\"text\":$(json "$text"),\"wait\":true,\"approvals\":\"deny\"}"

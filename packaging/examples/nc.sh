@@ -3,6 +3,11 @@
 #   sh nc.sh 'What is in this directory?' | jq -r 'select(.params.result.type == "textDelta").params.result.delta'
 set -eu
 socket=${KLI_SOCKET:-${XDG_RUNTIME_DIR:-$HOME/.local/state}/kli/kli.sock}
+text=${1:?what to ask, in quotes}
+[ -S "$socket" ] || {
+    echo "nc.sh: no daemon runs at $socket: kli daemon start" >&2
+    exit 1
+}
 
 # A text as JSON, quotes and all.
 json() { printf '%s' "$1" | sed -e 's/\\/\\\\/g' -e 's/"/\\"/g' -e 's/	/\\t/g' -e '$!s/$/\\n/' | tr -d '\n' | sed 's/.*/"&"/'; }
@@ -21,7 +26,7 @@ session=nc-$(date +%s)-$$
 call createSession "{\"workDir\":$(json "$PWD"),\"sessionId\":\"$session\"}"
 call subscribe "{\"sessionId\":\"$session\"}"
 # Nobody is here to be asked: calls that need a person are refused, and the answer says so.
-call prompt "{\"sessionId\":\"$session\",\"text\":$(json "$1"),\"approvals\":\"deny\"}"
+call prompt "{\"sessionId\":\"$session\",\"text\":$(json "$text"),\"approvals\":\"deny\"}"
 
 while IFS= read -r line <&4; do
     printf '%s\n' "$line"

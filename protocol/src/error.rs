@@ -3,6 +3,21 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
+/// An error and its causes as one line. A cause that the text before it ends with is not told twice.
+pub fn in_full(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let told = error.to_string();
+        if !text.ends_with(&told) {
+            text.push_str(": ");
+            text.push_str(&told);
+        }
+        cause = error.source();
+    }
+    text
+}
+
 macro_rules! kinds {
     ($($(#[$doc:meta])* $variant:ident = $name:literal,)*) => {
         /// What went wrong, for a program. The codes go down from -32020 in this order; new kinds come last.
@@ -133,5 +148,26 @@ mod tests {
         }
         assert_eq!(ErrorKind::of_code(-32044), None);
         assert_eq!(ErrorKind::of_code(-32019), None);
+    }
+
+    #[test]
+    fn a_cause_is_told_once() {
+        #[derive(Debug)]
+        struct Told(&'static str, Option<Box<Told>>);
+        impl std::fmt::Display for Told {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str(self.0)
+            }
+        }
+        impl std::error::Error for Told {
+            fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+                self.1.as_deref().map(|cause| cause as _)
+            }
+        }
+        let check = |error: Told, text| assert_eq!(in_full(&error), text);
+        let cause = || Some(Box::new(Told("the disk is full", None)));
+        check(Told("cannot write", None), "cannot write");
+        check(Told("cannot write", cause()), "cannot write: the disk is full");
+        check(Told("cannot write: the disk is full", cause()), "cannot write: the disk is full");
     }
 }

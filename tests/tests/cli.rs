@@ -12,6 +12,12 @@ fn kli(p: &Place, args: &[&str]) -> kli_tests::Finished {
     p.daemon.kli(p.work_dir.path(), args)
 }
 
+/// In a directory that is of no matter.
+#[track_caller]
+fn kli_in(daemon: &kli_tests::Daemon, args: &[&str]) -> kli_tests::Finished {
+    daemon.kli(fixtures::work_dir().path(), args)
+}
+
 #[test]
 fn one_prompt() {
     let p = Place::with([Reply::text("the answer"), Reply::text("two"), Reply::text("three"), Reply::text("four")]);
@@ -154,6 +160,48 @@ fn it_starts_the_daemon() {
     daemon.client().call("shutdown", json!({ "force": true }));
     assert!(poll(kli_tests::PATIENCE, || !daemon.socket.exists()));
     daemon.until_no_stragglers(std::time::Duration::from_secs(5));
+}
+
+/// Whatever is wrong with the configuration, who called `kli` reads it.
+#[test]
+fn a_daemon_that_cannot_start_says_why() {
+    for (config, expected) in [
+        ("defaultModell = \"x/y\"", "defaultModel"),
+        ("[approvals]\nallow = [\"bsh(cargo test)\"]", "bsh"),
+        ("[approvals]\ndeny = [\"bash(git push\"]", "bash(git push"),
+    ] {
+        let daemon = Setup::new().config(config).prepare();
+        let ended = kli_in(&daemon, &["-p", "hi"]);
+        assert_eq!(ended.code, Some(1), "{config}: {ended:?}");
+        assert!(ended.stderr.contains(expected), "{config}: {ended:?}");
+        assert!(!daemon.socket.exists(), "{config}: nobody was let in");
+    }
+}
+
+/// A prompt that is refused beforehand leaves no empty session; one that was there before stays.
+#[test]
+fn a_refused_prompt_leaves_nothing() {
+    let daemon = Setup::new().config("defaultModel = \"openai/gpt-5\"").start();
+    let refused = kli_in(&daemon, &["-p", "hi"]);
+    assert_eq!(refused.code, Some(1), "{refused:?}");
+    assert!(refused.stderr.contains("OPENAI_API_KEY"), "{refused:?}");
+    let sessions = || daemon.client().call("listSessions", json!({}))["sessions"].as_array().unwrap().len();
+    assert_eq!(sessions(), 0);
+    let id = text(&kli_in(&daemon, &["new", "--json"]).success().json()["sessionId"]);
+    assert_eq!(kli_in(&daemon, &["-p", "hi", "--session", &id]).code, Some(1));
+    assert_eq!(sessions(), 1);
+}
+
+/// Rules that do not count for a slip in their file are not passed over in silence.
+#[test]
+fn faults_in_a_directorys_configuration_are_told() {
+    let daemon = Setup::new().start();
+    let work_dir = fixtures::work_dir();
+    std::fs::create_dir(work_dir.path().join(".kli")).unwrap();
+    std::fs::write(work_dir.path().join(".kli/config.toml"), "defaultModl = \"plan\"\n").unwrap();
+    daemon.client().call("trustWorkDir", json!({ "workDir": work_dir.path(), "trusted": true }));
+    let said = daemon.kli(work_dir.path(), &["-p", "hi"]).success();
+    assert_eq!(said.stderr.matches("defaultModl").count(), 1, "once: {said:?}");
 }
 
 #[test]

@@ -189,6 +189,7 @@ fn asked_to_stop() {
     session.wait();
     let busy = session.client.error("shutdown", json!({}));
     assert_eq!(busy.0["data"]["memoryOnly"], json!([session.id]), "it lives only in memory");
+    assert!(text(&busy.0["message"]).starts_with("1 session lives only in memory"), "{busy:?}");
     session.client.call("shutdown", json!({ "force": true }));
     assert!(daemon.exited().success());
     assert!(!daemon.socket.exists());

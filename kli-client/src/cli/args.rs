@@ -213,7 +213,7 @@ pub enum Command {
         #[arg(long)]
         follow_up: bool,
     },
-    /// Find text in all sessions
+    /// Find text in the sessions of this directory, or of all
     Search {
         query: String,
         /// In all directories

@@ -2,7 +2,7 @@
 
 mod lists;
 
-use anyhow::bail;
+use anyhow::{Context as _, bail};
 use clap::CommandFactory;
 use kli_client::api::{self, SessionInfo};
 use kli_client::protocol::record::Entry;
@@ -111,12 +111,21 @@ async fn draw_tree(context: &Context, session: Option<&str>, view: api::TreeView
     if context.global.json {
         return out::json(&whole);
     }
+    warn(context, &session_id).await?;
     let lines = tree::draw(&whole, Style::of_stdout());
     if lines.is_empty() {
         out::note("the tree is empty");
         return Ok(());
     }
     Ok(out::line(&lines.join("\n"))?)
+}
+
+/// What is the matter with a session, so that nobody takes what is shown of it for all there is.
+async fn warn(context: &Context, session_id: &str) -> anyhow::Result<()> {
+    for warning in context.state(session_id).await?.info.warnings {
+        out::note(&warning.message);
+    }
+    Ok(())
 }
 
 async fn show_session(context: &Context, session: Option<&str>) -> anyhow::Result<()> {
@@ -202,6 +211,7 @@ async fn log(context: &Context, session: Option<&str>, limit: Option<u64>, follo
         // Before the branch is read, so that nothing falls between the two.
         events.start().await?;
     }
+    warn(context, &session_id).await?;
     let entries = branch(context, &session_id, limit).await?;
     let mut seen: std::collections::HashSet<String> = std::collections::HashSet::new();
     for entry in &entries {
@@ -330,14 +340,30 @@ async fn steer(context: &Context, text: String, follow_up: bool) -> anyhow::Resu
     Ok(())
 }
 
+/// Writes a file that must not exist, for its owner's eyes, as the daemon does.
+fn write_new(path: &str, bytes: &[u8]) -> anyhow::Result<()> {
+    use std::os::unix::fs::OpenOptionsExt;
+    let made = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
+    match made.and_then(|mut file| std::io::Write::write_all(&mut file, bytes)) {
+        Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => bail!("{path} exists already; name another file"),
+        written => written.with_context(|| format!("cannot write {path}")),
+    }
+}
+
 async fn export(
     context: &Context,
     session_id: String,
     format: api::ExportFormat,
     path: Option<String>,
 ) -> anyhow::Result<()> {
-    let params = api::ExportSessionParams { session_id, format, path, ..Default::default() };
-    let exported = context.client.call::<api::ExportSession>(params).await?;
+    // A daemon elsewhere would write the file there.
+    let (here, there) = if context.global.host.is_some() { (path, None) } else { (None, path) };
+    let params = api::ExportSessionParams { session_id, format, path: there, ..Default::default() };
+    let mut exported = context.client.call::<api::ExportSession>(params).await?;
+    if let Some(path) = here {
+        write_new(&path, exported.content.take().unwrap_or_default().as_bytes())?;
+        exported.path = Some(path);
+    }
     match exported {
         result if context.global.json => out::json(&result),
         api::ExportSessionResult { content: Some(content), .. } => {

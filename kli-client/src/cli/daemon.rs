@@ -48,8 +48,12 @@ async fn stop(global: &Global, force: bool, when_idle: bool) -> anyhow::Result<E
     };
     let params = api::ShutdownParams { force: force.then_some(true), when_idle: when_idle.then_some(true) };
     if let Err(e) = client.call::<api::Shutdown>(params).await {
-        let busy = e.api().and_then(|e| e.kind()) == Some(ErrorKind::DaemonBusy);
-        let hint = if busy { " (`--when-idle` waits for the runs, `--force` ends it now)" } else { "" };
+        let busy = e.api().filter(|e| e.kind() == Some(ErrorKind::DaemonBusy));
+        let hint = match busy.map(|e| e.data.as_ref().is_some_and(|data| data["running"] == serde_json::json!([]))) {
+            None => "",
+            Some(true) => " (`kli export` keeps one, `--force` ends the daemon now)",
+            Some(false) => " (`--when-idle` waits for the runs, `--force` ends the daemon now)",
+        };
         bail!("{e}{hint}");
     }
     if when_idle {

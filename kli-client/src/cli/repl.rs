@@ -17,7 +17,7 @@ use std::io::IsTerminal;
 use std::pin::Pin;
 
 use kli_client::api::{self, Approval, EventBody, SessionInfo, SessionState, Status};
-use kli_client::{CallError, EventStream, Step, socket};
+use kli_client::{CallError, ErrorKind, EventStream, Step, socket};
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::args::{Global, Run};
@@ -64,6 +64,8 @@ pub async fn start(global: Global, run: Run) -> anyhow::Result<Exit> {
         approvals: VecDeque::new(),
         answered: HashSet::new(),
         asked: None,
+        in_memory: false,
+        warned: HashSet::new(),
         trust: None,
         aborting: false,
         leaving: false,
@@ -131,6 +133,10 @@ struct Repl {
     answered: HashSet<String>,
     /// The one about which the person was asked.
     asked: Option<String>,
+    /// The session ends with the daemon.
+    in_memory: bool,
+    /// What was told of the session's warnings.
+    warned: HashSet<String>,
     /// Whether the directory is trusted, which the person is asked first.
     trust: Option<TrustQuestion>,
     /// Ctrl-C was pressed, and what it was meant for still goes on.
@@ -223,7 +229,14 @@ impl Repl {
                 self.state(&state, None)
             }
             Happening::Step(Err(e)) => {
-                self.bad(&e.to_string())?;
+                let is_gone = e.api().and_then(|e| e.kind()) == Some(ErrorKind::SessionNotFound);
+                let why = match is_gone && self.in_memory {
+                    true => "this session lived only in memory and ended with its daemon; `kli` begins another, and ↑ \
+                             there brings back what you typed"
+                        .to_owned(),
+                    false => e.to_string(),
+                };
+                self.bad(&why)?;
                 self.exit = Some(Exit::Error);
                 Ok(())
             }
@@ -317,6 +330,7 @@ impl Repl {
             EventBody::ApprovalResolved { approval_id, decision, by, .. } => {
                 self.resolved(approval_id, decision, by.as_deref())?;
             }
+            EventBody::SessionInfoChanged { session } => self.warnings(session)?,
             EventBody::SessionDeleted {} => self.exit = Some(Exit::Error),
             _ => {}
         }
@@ -340,6 +354,18 @@ impl Repl {
         self.approvals = session.pending_approvals.iter().cloned().collect();
         if session.interrupted {
             self.dim("a crash cut a run off; /continue takes it up")?;
+        }
+        self.in_memory = !session.info.persisted;
+        self.warnings(&session.info)
+    }
+
+    /// What is the matter with the session or with its directory's configuration, each thing once: rules that do
+    /// not count, say.
+    fn warnings(&mut self, info: &SessionInfo) -> anyhow::Result<()> {
+        for warning in &info.warnings {
+            if self.warned.insert(warning.message.clone()) {
+                self.bad(&warning.message)?;
+            }
         }
         Ok(())
     }
@@ -392,6 +418,7 @@ impl Repl {
         self.run = None;
         self.approvals.clear();
         self.asked = None;
+        self.warned.clear();
         self.aborting = false;
         self.render = Render::new(self.style);
         self.event(&first.event.body, first.event.run_id.as_deref()).await

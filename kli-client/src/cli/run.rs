@@ -1,5 +1,6 @@
 //! One run, watched from a script: `kli -p` and `kli continue`.
 
+use std::collections::HashSet;
 use std::future::Future;
 use std::io::{self, Write};
 use std::pin::Pin;
@@ -32,7 +33,7 @@ pub async fn print(global: Global, run: Run) -> anyhow::Result<Exit> {
         return Err(UsageError("-p needs a prompt: as its argument, or on standard input".into()).into());
     }
     let context = Context::connect(global).await?;
-    let (session_id, model) = session(&context, &run).await?;
+    let Chosen { session_id, model, is_new } = session(&context, &run).await?;
     let params = PromptParams {
         session_id: session_id.clone(),
         text: prompt,
@@ -45,11 +46,32 @@ pub async fn print(global: Global, run: Run) -> anyhow::Result<Exit> {
         ..Default::default()
     };
     let start = Start::Prompt(Box::new(params));
-    watch(&context.client, &session_id, start, &mut printer(&context, run.output)).await
+    let exit = watch(&context.client, &session_id, start, &mut printer(&context, run.output)).await;
+    // Only where the daemon refused: one that has gone is not started anew for this.
+    let refused = exit.as_ref().is_err_and(|e| e.downcast_ref::<CallError>().is_some_and(|e| e.api().is_some()));
+    if is_new && refused {
+        take_back(&context, &session_id).await;
+    }
+    exit
+}
+
+/// A session in which nothing came to be (the model has no key, say) is not left among the others. What goes wrong
+/// here changes nothing about the error that is told.
+async fn take_back(context: &Context, session_id: &str) {
+    if context.state(session_id).await.is_ok_and(|state| state.leaf_id.is_none() && state.info.entry_count == Some(0)) {
+        let params = api::SessionParams { session_id: session_id.to_owned() };
+        let _ = context.client.call::<api::DeleteSession>(params).await;
+    }
 }
 
 /// The session that is to run, and the model for this run where it is not the session's own.
-async fn session(context: &Context, run: &Run) -> anyhow::Result<(String, Option<api::ModelRef>)> {
+struct Chosen {
+    session_id: String,
+    model: Option<api::ModelRef>,
+    is_new: bool,
+}
+
+async fn session(context: &Context, run: &Run) -> anyhow::Result<Chosen> {
     let NewSession { model, mode, name } = &run.new;
     let existing = match (&context.global.session, run.go_on) {
         (Some(_), _) => Some(context.session(None).await?),
@@ -57,7 +79,8 @@ async fn session(context: &Context, run: &Run) -> anyhow::Result<(String, Option
         (None, false) => None,
     };
     let Some(session_id) = existing else {
-        return Ok((context.create(&run.new).await?.session_id, None));
+        let session_id = context.create(&run.new).await?.session_id;
+        return Ok(Chosen { session_id, model: None, is_new: true });
     };
     if let Some(mode) = mode {
         let params = api::SetModeParams { session_id: session_id.clone(), mode: (*mode).into() };
@@ -71,7 +94,7 @@ async fn session(context: &Context, run: &Run) -> anyhow::Result<(String, Option
         Some(model) => Some(context.model(model).await?),
         None => None,
     };
-    Ok((session_id, model))
+    Ok(Chosen { session_id, model, is_new: false })
 }
 
 /// `kli continue`.
@@ -172,6 +195,7 @@ pub async fn watch(
             }
             Happening::Event(Ok(received)) => {
                 printer.event(&received)?;
+                watched.warn(&received.event.body);
                 if let EventBody::ApprovalRequested { approval } = &received.event.body
                     && denies
                 {
@@ -236,12 +260,21 @@ struct Watched {
     listening: bool,
     stopping: Option<Exit>,
     denied: bool,
+    warned: HashSet<String>,
     deadline: Option<Instant>,
 }
 
 impl Default for Watched {
     fn default() -> Watched {
-        Watched { answer: None, ended: Vec::new(), listening: true, stopping: None, denied: false, deadline: None }
+        Watched {
+            answer: None,
+            ended: Vec::new(),
+            listening: true,
+            stopping: None,
+            denied: false,
+            warned: HashSet::new(),
+            deadline: None,
+        }
     }
 }
 
@@ -254,6 +287,20 @@ impl Watched {
         self.answer = Some((fields, result));
         self.deadline = Some(Instant::now() + LATE);
         Ok(())
+    }
+
+    /// Tells what is the matter with the session or with its directory's configuration, each thing once.
+    fn warn(&mut self, body: &EventBody) {
+        let info = match body {
+            EventBody::Snapshot { session, .. } => &session.info,
+            EventBody::SessionInfoChanged { session } => session,
+            _ => return,
+        };
+        for warning in &info.warnings {
+            if self.warned.insert(warning.message.clone()) {
+                out::note(&warning.message);
+            }
+        }
     }
 
     fn event(&mut self, body: &EventBody, run_id: Option<&str>) {

@@ -118,6 +118,9 @@ fn finish(log: &Log, name: Option<String>, archived: bool, clock: &dyn Clock) ->
 /// Whose file it is, by its first lines.
 fn detect(path: &Path) -> Result<ImportFormat> {
     use std::io::BufRead;
+    if path.is_dir() && !path.join("context.jsonl").exists() {
+        return Err(corrupt(path, "is a directory and no session of Kimi CLI; name the file of one session"));
+    }
     if path.is_dir() || path.file_name().is_some_and(|name| name == "context.jsonl" || name == "wire.jsonl") {
         return Ok(ImportFormat::Kimi);
     }
@@ -136,7 +139,10 @@ fn detect(path: &Path) -> Result<ImportFormat> {
             _ => {}
         }
     }
-    Err(corrupt(path, "is of no format known here; name one with `format`"))
+    Err(corrupt(
+        path,
+        "looks like no session of kli, pi, Kimi CLI, Codex or Claude Code; if it is one, name its `format`",
+    ))
 }
 
 fn corrupt(path: &Path, reason: &str) -> StoreError {

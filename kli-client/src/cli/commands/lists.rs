@@ -104,13 +104,14 @@ pub fn in_forest_order(forest: &api::GetForestResult) -> Vec<(&SessionInfo, usiz
 }
 
 pub(super) async fn search(context: &Context, query: String, all: bool, limit: u64) -> anyhow::Result<()> {
+    let here = !all && context.global.session.is_none();
     let params = api::SearchParams {
         query,
         session_id: match &context.global.session {
             Some(session) => Some(context.session(Some(session)).await?),
             None => None,
         },
-        work_dir: if all || context.global.session.is_some() { None } else { Some(context.work_dir()?) },
+        work_dir: if here { Some(context.work_dir()?) } else { None },
         limit: Some(limit),
         ..Default::default()
     };
@@ -133,6 +134,9 @@ pub(super) async fn search(context: &Context, query: String, all: bool, limit: u
     }
     if found.next_cursor.is_some() {
         out::note("there are more; `-n` shows them");
+    }
+    if found.hits.is_empty() {
+        out::note(if here { "nothing found here; `--all` looks in all directories" } else { "nothing found" });
     }
     Ok(())
 }

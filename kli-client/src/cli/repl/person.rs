@@ -1,13 +1,17 @@
 //! What the person does: says something, answers a question, interrupts, leaves.
 
+use kli_client::protocol::error::in_full;
 use kli_client::{ErrorKind, api};
 
 use super::slash::{self, Answer, Said};
 use super::{Done, Repl, Trust, TrustQuestion, is_broken_pipe};
+use crate::cli::out::Style;
 use crate::cli::{Exit, text};
 
 impl Repl {
     pub(super) async fn line(&mut self, line: String) -> anyhow::Result<()> {
+        self.style = Style::of_stdout();
+        self.render.resize(self.style);
         if let Some(question) = self.trust.take() {
             let said = match line.trim().to_ascii_lowercase().as_str() {
                 "y" | "yes" => Trust::Yes,
@@ -19,7 +23,7 @@ impl Repl {
                 }
             };
             return match self.trust(said).await {
-                Err(e) if !is_broken_pipe(&e) => self.bad(&format!("{e:#}")),
+                Err(e) if !is_broken_pipe(&e) => self.bad(&in_full(e.as_ref())),
                 other => other,
             };
         }
@@ -47,7 +51,7 @@ impl Repl {
         };
         match result {
             // What goes wrong with one line is told, and the next one is taken.
-            Err(e) if !is_broken_pipe(&e) => self.bad(&format!("{e:#}")),
+            Err(e) if !is_broken_pipe(&e) => self.bad(&in_full(e.as_ref())),
             other => other,
         }
     }
@@ -72,11 +76,16 @@ impl Repl {
             Trust::No => {
                 "not trusted: this directory's own configuration, skills and prompts do not count; /trust uses them"
             }
-        })
+        })?;
+        let state = self.context.state(&self.session_id).await?;
+        self.warnings(&state.info)
     }
 
     /// A prompt, or a word to the run that goes on.
     async fn say(&mut self, text: String) -> anyhow::Result<()> {
+        if let Some(name) = slash::template(&text) {
+            self.known(name).await?;
+        }
         let expand = text.starts_with('/') || text.contains('@');
         let params = api::PromptParams {
             session_id: self.session_id.clone(),
@@ -104,6 +113,16 @@ impl Repl {
         }
         self.run = Some(result.run_id);
         Ok(())
+    }
+
+    /// That there is such a prompt template or skill: a command that is misspelt is not for the model.
+    async fn known(&self, name: &str) -> anyhow::Result<()> {
+        let params = api::ListCommandsParams { session_id: Some(self.session_id.clone()), ..Default::default() };
+        let known = self.context.client.call::<api::ListCommands>(params).await?.commands;
+        if known.iter().any(|command| command.name == name) {
+            return Ok(());
+        }
+        anyhow::bail!("there is no command /{name}; /help lists them (with a blank before it, it is said to the model)")
     }
 
     fn bash(&mut self, command: String, hidden: bool) -> anyhow::Result<()> {

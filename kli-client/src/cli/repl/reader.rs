@@ -3,6 +3,7 @@
 //! While a run prints, the terminal's own line discipline does the editing, Ctrl-C is a signal, and a wait for a
 //! line can be called off; an edited line cannot be, so what is printed then goes above it (see `Printer`).
 
+use std::cell::RefCell;
 use std::io::{self, Read};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
@@ -154,7 +155,7 @@ fn editor(history: Option<&std::path::Path>) -> (Option<LineEditor>, Option<Prin
     let config = Config::builder().history_ignore_space(true).max_history_size(10_000);
     let Ok(config) = config.map(|c| c.build()) else { return (None, None) };
     let Ok(mut editor) = Editor::with_config(config) else { return (None, None) };
-    editor.set_helper(Some(Help));
+    editor.set_helper(Some(Help::default()));
     if let Some(path) = history {
         // There is none the first time.
         let _ = editor.load_history(path);
@@ -192,7 +193,17 @@ fn serve(
 }
 
 fn edit(editor: &mut LineEditor, initial: &str, history: Option<&std::path::Path>) -> Input {
-    match editor.readline_with_initial("> ", (initial, "")) {
+    let mut begun = initial.to_owned();
+    let read = loop {
+        match editor.readline_with_initial("> ", (&begun, "")) {
+            // Bytes that are no UTF-8 end the editor's line; the person's goes on without them.
+            Err(ReadlineError::Io(e)) if e.kind() == io::ErrorKind::InvalidData => {
+                begun = editor.helper().map(|help| help.line.borrow().clone()).unwrap_or_default();
+            }
+            other => break other,
+        }
+    };
+    match read {
         Ok(line) => {
             if !line.trim().is_empty()
                 && editor.add_history_entry(line.as_str()).unwrap_or(false)
@@ -256,7 +267,11 @@ fn text(mut line: Vec<u8>) -> String {
 }
 
 /// What the editor knows of our lines: the commands, and that a backslash at the end goes on.
-struct Help;
+#[derive(Default)]
+struct Help {
+    /// The line as it stands: the editor asks for a hint at each change, and an error would take it along.
+    line: RefCell<String>,
+}
 
 impl Completer for Help {
     type Candidate = String;
@@ -278,6 +293,11 @@ impl Validator for Help {
 
 impl Hinter for Help {
     type Hint = String;
+
+    fn hint(&self, line: &str, _: usize, _: &rustyline::Context<'_>) -> Option<String> {
+        line.clone_into(&mut self.line.borrow_mut());
+        None
+    }
 }
 
 impl Highlighter for Help {}

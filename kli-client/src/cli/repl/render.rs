@@ -46,6 +46,11 @@ impl Render {
         }
     }
 
+    /// The terminal may have another width by now.
+    pub fn resize(&mut self, style: Style) {
+        self.style = style;
+    }
+
     /// The person sees this prompt already: it was typed here.
     pub fn is_ours(&mut self, entry_id: &str) {
         self.own.push(entry_id.to_owned());

@@ -90,6 +90,13 @@ pub fn read(line: &str) -> Said {
     Said::Text(line.to_owned())
 }
 
+/// The template or skill that a text for the model begins with, without its slash; a path is none.
+pub fn template(text: &str) -> Option<&str> {
+    let name = text.strip_prefix('/')?.split(char::is_whitespace).next()?;
+    let one_word = name.chars().all(|c| c.is_alphanumeric() || matches!(c, '-' | '_' | ':'));
+    (one_word && !name.is_empty()).then_some(name)
+}
+
 fn bash(command: &str, hidden: bool) -> Said {
     match command.trim() {
         "" => Said::Blank,
@@ -146,6 +153,22 @@ mod tests {
             ("!", Said::Blank),
         ] {
             assert_eq!(read(line), said, "{line:?}");
+        }
+    }
+
+    #[test]
+    fn templates() {
+        for (text, name) in [
+            ("/review src", Some("review")),
+            ("/skill:pdf\nx", Some("skill:pdf")),
+            ("/forc", Some("forc")),
+            (" /forc", None),
+            ("/usr/bin/env is what?", None),
+            ("/etc/", None),
+            ("/ is the root", None),
+            ("a /word", None),
+        ] {
+            assert_eq!(template(text), name, "{text:?}");
         }
     }
 

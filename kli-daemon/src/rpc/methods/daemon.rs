@@ -87,16 +87,21 @@ async fn shutdown(context: &Context, params: api::ShutdownParams) -> Result<Empt
         context.control.stop_when_idle();
         return Ok(Empty {});
     }
-    Err(ApiError::new(
-        ErrorKind::DaemonBusy,
-        format!(
-            "{} sessions are running and {} live only in memory and would be lost; wait, export them, or use `force`.",
-            running.len(),
-            memory_only.len()
-        ),
-    )
-    .with("running", running)
-    .with("memoryOnly", memory_only))
+    Err(ApiError::new(ErrorKind::DaemonBusy, busy(running.len(), memory_only.len()))
+        .with("running", running)
+        .with("memoryOnly", memory_only))
+}
+
+/// Why the daemon does not stop, and how it would.
+fn busy(running: usize, memory_only: usize) -> String {
+    let count = |n, one, many| if n == 1 { format!("1 session {one}") } else { format!("{n} sessions {many}") };
+    let runs = count(running, "is running", "are running");
+    let lost = count(memory_only, "lives only in memory and would be lost", "live only in memory and would be lost");
+    match (running, memory_only) {
+        (_, 0) => format!("{runs}; wait, or use `force`."),
+        (0, _) => format!("{lost}; export what is to stay, or use `force`."),
+        _ => format!("{runs}, {lost}; wait, export what is to stay, or use `force`."),
+    }
 }
 
 fn session_dir(context: &Context) -> Option<String> {

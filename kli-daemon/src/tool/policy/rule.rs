@@ -61,7 +61,10 @@ pub enum RuleError {
     Command(String, &'static str),
     #[error("the rule \"{0}\": its glob is wrong: {1}")]
     Glob(String, String),
-    #[error("the rule \"{0}\": only bash and the tools for files take parentheses; write {1} to mean all its calls")]
+    #[error(
+        "the rule \"{0}\": only bash, read, write, edit, grep, find, ls and * take parentheses; if {1} is another tool, \
+         write it without them to mean all its calls"
+    )]
     NoScope(String, String),
 }
 

@@ -399,7 +399,7 @@ fn wrong_rules_are_named() {
         ("bash(echo 'x)", "a quote"),
         ("bash(X=1 ls)", "sets a variable"),
         ("edit(src/{a)", "glob is wrong"),
-        ("job_kill(job_1)", "only bash and the tools for files"),
+        ("job_kill(job_1)", "only bash, read, write"),
     ] {
         let error = rule.parse::<Rule>().map(|rule| rule.to_string()).unwrap_err().to_string();
         assert!(error.contains(want) && error.contains(rule), "{rule}: {error}");
