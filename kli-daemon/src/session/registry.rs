@@ -18,7 +18,7 @@ use super::actor::{self, ForkOrder, ForkPoint, Kept, Message, Opening};
 use super::handle::Handle;
 use super::{Deps, api_error, info, views};
 use crate::clock::parse_rfc3339;
-use crate::store::{Facts, Filter, Import, LastUsed, Log, NewSession, Search, StoreError};
+use crate::store::{Cursor, Facts, Filter, Import, LastUsed, Log, NewSession, Search, StoreError};
 
 /// Sessions of a page unless asked otherwise.
 const LIST_PAGE: usize = 50;
@@ -329,7 +329,7 @@ impl Registry {
                 query: None,
             },
             limit: views::page_limit(params.limit, views::PAGE)?,
-            cursor: params.cursor,
+            cursor: params.cursor.as_deref().map(|text| Cursor::parse(text).ok_or_else(no_cursor)).transpose()?,
         };
         let store = self.deps.store.clone();
         let (hits, next_cursor) = blocking(move || store.search(&search)).await?.map_err(api_error)?;
@@ -529,8 +529,12 @@ impl ListPlace {
     fn parse(text: &str) -> Result<ListPlace, ApiError> {
         text.split_once('|')
             .and_then(|(updated, id)| Some(ListPlace { updated_ms: updated.parse().ok()?, id: id.to_owned() }))
-            .ok_or_else(|| ApiError::invalid_params("cursor: none that was given; begin without a cursor"))
+            .ok_or_else(no_cursor)
     }
+}
+
+fn no_cursor() -> ApiError {
+    ApiError::invalid_params("cursor: none that was given; begin without a cursor")
 }
 
 /// A path as parameters give it.
