@@ -242,6 +242,12 @@ impl Store {
             all.iter().filter(|facts| fits(facts)).map(|facts| facts.id.clone()).collect()
         };
         let whole = matches(&|facts| facts.id == text);
+        if whole.is_empty()
+            && let Some((path, reason)) = self.dir.as_ref().and_then(|_| lock(&self.catalog).unreadable_of(text))
+        {
+            // Never silently another one that the text also fits.
+            return Err(StoreError::Corrupt { path, reason, offset: None });
+        }
         let long = text.chars().count() >= 4;
         let tries = [
             whole,
@@ -250,10 +256,7 @@ impl Store {
             matches(&|facts| facts.name.as_deref() == Some(text)),
         ];
         match tries.into_iter().find(|found| !found.is_empty()) {
-            None => match self.dir.is_some().then(|| lock(&self.catalog).unreadable_of(text)).flatten() {
-                Some((path, reason)) => Err(StoreError::Corrupt { path, reason, offset: None }),
-                None => Err(StoreError::SessionNotFound(text.to_owned())),
-            },
+            None => Err(StoreError::SessionNotFound(text.to_owned())),
             Some(mut found) if found.len() == 1 => Ok(found.swap_remove(0)),
             Some(mut candidates) => {
                 candidates.truncate(20);
