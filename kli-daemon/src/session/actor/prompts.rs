@@ -495,7 +495,7 @@ impl Actor {
     }
 
     /// How a run of an earlier daemon ended, as far as the tree tells.
-    fn outcome_from_tree(&self, entry_id: Option<&str>) -> RunOutcome {
+    pub(super) fn outcome_from_tree(&self, entry_id: Option<&str>) -> RunOutcome {
         entry_id
             .and_then(|id| crate::session::branch::outcome(&self.log, id))
             .unwrap_or_else(|| RunOutcome { leaf_id: self.tip_id(), ..crate::session::branch::interrupted() })
