@@ -406,6 +406,27 @@ fn pages_of_lists_while_sessions_are_made() {
     }
 }
 
+/// A link in the session directory and the file that it leads to are one session.
+#[test]
+fn a_file_with_two_names() {
+    let daemon = Setup::new().persisted().start();
+    let (work_dir, elsewhere) = (fixtures::work_dir(), fixtures::temp_dir("kli-t"));
+    let file = elsewhere.path().join("real.jsonl");
+    fixtures::SessionFile::new("linked", work_dir.path()).user("aaaaaaaa", None, "hi").write(&file);
+    let link = daemon.session_dir.as_ref().unwrap().join("link.jsonl");
+    std::os::unix::fs::symlink(&file, &link).unwrap();
+    let mut by_id = Session::attach(&daemon, "linked");
+    by_id.ask("by its id");
+    for path in [&file, &link] {
+        let mut by_path = Session::open(&daemon, path);
+        by_path.ask("by a path");
+        assert_eq!(by_path.branch_ids(), by_id.branch_ids());
+    }
+    let copy = elsewhere.path().join("copy.jsonl");
+    std::fs::copy(&file, &copy).unwrap();
+    assert_eq!(by_id.client.error("openSession", json!({ "path": copy })).kind(), "sessionExists");
+}
+
 #[test]
 fn deleting() {
     let gate = Gate::new();

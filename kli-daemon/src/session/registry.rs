@@ -98,8 +98,10 @@ impl Registry {
         let log = blocking(move || store.open_path(&wanted)).await?.map_err(api_error)?;
         let (facts, moves_on) = (log.facts(), log.is_legacy());
         let handle = self.slot(&facts.id, move || Ok(log)).await?;
+        // What was read may be the successor of a file of an older version.
+        let read = facts.path.as_deref().unwrap_or(path);
         match handle.log.facts().path {
-            Some(open) if Some(&open) != facts.path.as_ref() && !moves_on => Err(ApiError::new(
+            Some(open) if !moves_on && !is_same_file(&open, read) => Err(ApiError::new(
                 ErrorKind::SessionExists,
                 format!(
                     "{} has the same session id as {}, which is open; importSession gives it a new one.",
@@ -535,6 +537,11 @@ impl ListPlace {
 
 fn no_cursor() -> ApiError {
     ApiError::invalid_params("cursor: none that was given; begin without a cursor")
+}
+
+/// One file may have several names: links to it lie in the session directory too.
+fn is_same_file(a: &Path, b: &Path) -> bool {
+    a == b || a.canonicalize().is_ok_and(|a| b.canonicalize().is_ok_and(|b| a == b))
 }
 
 /// A path as parameters give it.
