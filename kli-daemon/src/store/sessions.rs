@@ -138,7 +138,10 @@ impl Store {
             _ => StoreError::Io { act: format!("cannot open {}", path.display()), source },
         })?;
         if !self.is_inside(&path) {
-            return self.load(&legacy::successor(&path).unwrap_or(path), Locking::Own);
+            let path = legacy::successor(&path).unwrap_or(path);
+            // One that moved on to a newer version since is still kept under the name that it was opened by.
+            let open = self.live_logs().into_iter().find(|log| log.path().as_deref() == Some(&path));
+            return open.map_or_else(|| self.load(&path, Locking::Own), Ok);
         }
         let claim = self.refreshed().claim(&path);
         match claim {
