@@ -1,5 +1,6 @@
 //! The daemon's executable: reads the command line, the rest is `kli_daemon::daemon`.
 
+use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -62,8 +63,8 @@ fn give_memory_back() {
 #[cfg(not(all(target_os = "linux", target_env = "gnu")))]
 fn give_memory_back() {}
 
-#[expect(clippy::print_stderr, reason = "what stops a daemon from starting is told to whoever starts it")]
+/// What stops a daemon from starting is told to whoever starts it, if they listen.
 fn fail(error: &anyhow::Error) -> ExitCode {
-    eprintln!("kli-daemon: {}", in_full(error.as_ref()));
+    let _ = writeln!(std::io::stderr(), "kli-daemon: {}", in_full(error.as_ref()));
     ExitCode::FAILURE
 }

@@ -45,7 +45,7 @@ pub use import::Import;
 pub use log::Log;
 pub use names::{title, valid_session_id};
 pub use outline::{Outline, Spot};
-pub use search::Search;
+pub use search::{Cursor, Search};
 pub use sessions::{LastUsed, Store};
 
 /// What is known of a session without reading bodies.

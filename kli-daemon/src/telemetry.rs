@@ -10,7 +10,7 @@ use std::io::{self, IsTerminal};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::PathBuf;
 
-use tracing_appender::non_blocking::WorkerGuard;
+use tracing_appender::non_blocking::{ErrorCounter, WorkerGuard};
 use tracing_appender::rolling::{InitError, RollingFileAppender, Rotation};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::ParseError;
@@ -26,7 +26,18 @@ pub enum LogTo {
 /// Keeps the log going; dropped, it writes what is left.
 #[derive(Debug)]
 pub struct Telemetry {
-    _writer: Option<WorkerGuard>,
+    writer: Option<WorkerGuard>,
+    lost: ErrorCounter,
+}
+
+impl Drop for Telemetry {
+    fn drop(&mut self) {
+        // Where lines were lost nobody reads the log: the writer would be waited for, and complain to a stdout that
+        // may be stuck as well.
+        if self.lost.dropped_lines() > 0 {
+            std::mem::forget(self.writer.take());
+        }
+    }
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -50,31 +61,35 @@ const MAX_FILES: usize = 7;
 /// Starts the log of this process. `filter` is what [`FILTER_VARIABLE`] says, if it is set.
 pub fn start(to: LogTo, filter: Option<&str>) -> Result<Telemetry, TelemetryError> {
     let filter = EnvFilter::try_new(directives(filter))?;
-    let log = tracing_subscriber::fmt().with_env_filter(filter);
-    let (started, writer) = match to {
-        LogTo::Stderr => (log.with_ansi(io::stderr().is_terminal()).with_writer(io::stderr).try_init(), None),
-        LogTo::Directory(path) => {
-            let made = DirBuilder::new().recursive(true).mode(0o700).create(&path);
-            made.map_err(|source| TelemetryError::MakeDirectory { path: path.clone(), source })?;
-            let files = RollingFileAppender::builder()
-                .rotation(Rotation::DAILY)
-                .filename_prefix(FILE_PREFIX)
-                .filename_suffix(FILE_SUFFIX)
-                .max_log_files(MAX_FILES)
-                .build(&path)
-                .map_err(|source| TelemetryError::Open { path, source })?;
-            // Bounded, and lossy at the bound: a slow disk must not hold up a run.
-            let (writer, guard) = tracing_appender::non_blocking(files);
-            (log.with_ansi(false).with_writer(writer).try_init(), Some(guard))
-        }
+    let colours = to == LogTo::Stderr && io::stderr().is_terminal();
+    // Bounded, and lossy at the bound: a slow disk, or a pipe that nobody reads, must not hold up a run, and one
+    // that was closed must not end it.
+    let (lines, writer) = match to {
+        LogTo::Stderr => tracing_appender::non_blocking(io::stderr()),
+        LogTo::Directory(path) => tracing_appender::non_blocking(files(path)?),
     };
+    let lost = lines.error_counter();
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(colours).with_writer(lines);
+    let started = log.log_internal_errors(false).try_init();
     started.map_err(|_| TelemetryError::Twice)?;
     std::panic::set_hook(Box::new(|panic| {
         let place = panic.location().map(ToString::to_string).unwrap_or_default();
         tracing::error!(place, "a panic");
         tracing::trace!(message = %panic, "what it said");
     }));
-    Ok(Telemetry { _writer: writer })
+    Ok(Telemetry { writer: Some(writer), lost })
+}
+
+fn files(path: PathBuf) -> Result<RollingFileAppender, TelemetryError> {
+    let made = DirBuilder::new().recursive(true).mode(0o700).create(&path);
+    made.map_err(|source| TelemetryError::MakeDirectory { path: path.clone(), source })?;
+    RollingFileAppender::builder()
+        .rotation(Rotation::DAILY)
+        .filename_prefix(FILE_PREFIX)
+        .filename_suffix(FILE_SUFFIX)
+        .max_log_files(MAX_FILES)
+        .build(&path)
+        .map_err(|source| TelemetryError::Open { path, source })
 }
 
 /// A level alone is that of our own code; `trace` is of all.

@@ -32,6 +32,41 @@ fn while_it_streams() {
     p.server.assert_valid();
 }
 
+/// Who saw it begin and comes back is told that it ended, once.
+#[test]
+fn the_end_of_a_run_that_was_cut_off() {
+    let gate = Gate::new();
+    let mut p = Place::with([Reply::text("one"), Reply::held("half", &gate, "")]);
+    let mut session = p.session();
+    session.ask("first");
+    session.subscribe();
+    let run = session.call("prompt", json!({ "text": "second" }))["runId"].take();
+    gate.reached();
+    let seen = session.client.until_kind("textDelta").seq();
+    p.daemon.kill9();
+    gate.open();
+    let mut told = Vec::new();
+    for _ in 0..2 {
+        p.daemon.start();
+        let mut session = Session::attach(&p.daemon, &session.id);
+        session.call("subscribe", json!({ "after": seen }));
+        let end = session.client.until_kind("runEnd");
+        assert_eq!((&end.body["runId"], &end.body["error"]["kind"]), (&run, &json!("interrupted")));
+        assert!(end.seq() > seen);
+        told.push(end.body);
+        // The state is as it was: it can be taken up.
+        assert_eq!(session.state()["interrupted"], true);
+        p.daemon.kill9();
+    }
+    assert_eq!(told[0], told[1]);
+    p.daemon.start();
+    let mut session = Session::attach(&p.daemon, &session.id);
+    session.call("subscribe", json!({ "after": told[0]["seq"] }));
+    session.call("continueRun", json!({ "wait": true }));
+    let end = session.client.until_kind("runEnd");
+    assert_eq!((&end.body["stopReason"], end.body["runId"] == run), (&json!("done"), false));
+}
+
 #[test]
 fn while_a_tool_runs() {
     let mut p = Place::with([Reply::calls(&[

@@ -3,6 +3,7 @@
 use std::os::unix::fs::{FileTypeExt, PermissionsExt, symlink};
 use std::os::unix::net::UnixListener;
 use std::path::Path;
+use std::process::Stdio;
 use std::time::Duration;
 
 use kli_tests::{Daemon, Gate, ModelServer, Reply, Session, Setup, fixtures, poll, text, timed};
@@ -239,6 +240,27 @@ fn what_is_logged() {
     let models = session.client.call("listModels", json!({}));
     assert!(!models.to_string().contains("sk-secret"));
     assert_eq!(text(&models["default"]["modelId"]), "m1");
+}
+
+/// Nothing depends on whether somebody reads the log: a pipe that was closed, one that is full.
+#[test]
+fn a_log_that_nobody_reads() {
+    for closed in [true, false] {
+        let daemon = Setup::new().env("KLI_LOG", "trace").prepare();
+        let mut command = daemon.command();
+        let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        let _watchdog = kli_tests::process::Watchdog::over(child.id());
+        let unread = child.stderr.take().filter(|_| !closed);
+        assert!(poll(kli_tests::PATIENCE, || daemon.socket.exists() || child.try_wait().unwrap().is_some()));
+        let mut client = kli_tests::Client::connect(&daemon.socket).unwrap();
+        // Far more than a pipe holds.
+        for _ in 0..500 {
+            assert_eq!(client.call("ping", json!({}))["pid"], json!(child.id()), "closed: {closed}");
+        }
+        kli_tests::process::signal(child.id(), Signal::TERM);
+        assert!(child.wait().unwrap().success(), "closed: {closed}");
+        drop(unread);
+    }
 }
 
 /// A hang-up has the configuration read again; what is wrong with it is told to those who watch, as nobody waits

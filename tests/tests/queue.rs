@@ -185,6 +185,20 @@ fn the_same_prompt_sent_again() {
     assert_eq!((&after["entryId"], &after["stopReason"]), (&first["entryId"], &json!("done")));
     assert_eq!(p.server.requests().len(), 1, "not even across a restart");
     assert_eq!(session.error("prompt", json!({ "text": "x", "idempotencyKey": "k".repeat(65) })).code(), -32602);
+    // What another call made is no answer.
+    session.call("appendEntry", json!({ "customType": "x", "content": "note", "idempotencyKey": "key-2" }));
+    session.call("bash", json!({ "command": "true", "idempotencyKey": "key-3" }));
+    for (method, key, mut params) in [
+        ("appendEntry", "key-1", json!({ "customType": "x", "data": 1 })),
+        ("bash", "key-1", json!({ "command": "true" })),
+        ("prompt", "key-2", json!({ "text": "x" })),
+        ("bash", "key-2", json!({ "command": "true" })),
+        ("prompt", "key-3", json!({ "text": "x" })),
+        ("appendEntry", "key-3", json!({ "customType": "x", "data": 1 })),
+    ] {
+        params["idempotencyKey"] = json!(key);
+        assert_eq!(session.error(method, params).code(), -32602, "{method} {key}");
+    }
 }
 
 /// A queued text sent again: in the queue, said, and as a command.

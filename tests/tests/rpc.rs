@@ -247,6 +247,21 @@ fn parameters() {
     assert_eq!(unknown.code(), -32602);
     assert!(unknown.0.to_string().contains("colour"), "{unknown:?}");
     assert_eq!(session.error("getTree", json!({ "limit": "many" })).code(), -32602);
+    for method in ["listSessions", "getForest", "getTree", "getBranch", "getContext", "getForkMessages", "search"] {
+        let mut params = json!({ "cursor": "none of ours" });
+        match method {
+            "listSessions" | "getForest" => {}
+            "search" => params["query"] = json!("x"),
+            _ => params["sessionId"] = json!(session.id),
+        }
+        assert_eq!(session.client.error(method, params).code(), -32602, "{method}");
+    }
+    for content in [json!(5), json!({}), json!([5]), json!([{ "text": "no type" }])] {
+        let note = json!({ "customType": "x", "content": content });
+        assert_eq!(session.error("appendEntry", note).code(), -32602, "{content}");
+        let result = json!({ "callId": "c", "content": content });
+        assert_eq!(session.client.error("submitToolResult", result).code(), -32602, "{content}");
+    }
     // By position, in the order of the contract; null counts as absent.
     let by_position = session.client.call("getSession", json!([session.id]));
     assert_eq!(by_position["sessionId"], json!(session.id));

@@ -406,6 +406,53 @@ fn pages_of_lists_while_sessions_are_made() {
     }
 }
 
+/// A link in the session directory and the file that it leads to are one session.
+#[test]
+fn a_file_with_two_names() {
+    let daemon = Setup::new().persisted().start();
+    let (work_dir, elsewhere) = (fixtures::work_dir(), fixtures::temp_dir("kli-t"));
+    let file = elsewhere.path().join("real.jsonl");
+    fixtures::SessionFile::new("linked", work_dir.path()).user("aaaaaaaa", None, "hi").write(&file);
+    let link = daemon.session_dir.as_ref().unwrap().join("link.jsonl");
+    std::os::unix::fs::symlink(&file, &link).unwrap();
+    let mut by_id = Session::attach(&daemon, "linked");
+    by_id.ask("by its id");
+    for path in [&file, &link] {
+        let mut by_path = Session::open(&daemon, path);
+        by_path.ask("by a path");
+        assert_eq!(by_path.branch_ids(), by_id.branch_ids());
+    }
+    let copy = elsewhere.path().join("copy.jsonl");
+    std::fs::copy(&file, &copy).unwrap();
+    assert_eq!(by_id.client.error("openSession", json!({ "path": copy })).kind(), "sessionExists");
+}
+
+/// A file of an older version that moved on to a new one stays a way to its session.
+#[test]
+fn a_file_that_moved_on_is_opened_again() {
+    let mut daemon = Setup::new().persisted().start();
+    let (work_dir, elsewhere) = (fixtures::work_dir(), fixtures::temp_dir("kli-t"));
+    let file = elsewhere.path().join("v1.jsonl");
+    let header =
+        json!({ "type": "session", "id": "of-old", "timestamp": "2026-01-01T00:00:00.000Z", "cwd": work_dir.path() });
+    let said = json!({ "type": "message", "timestamp": "2026-01-01T00:00:01.000Z", "message": { "role": "user", "content": "hi" } });
+    let old = format!("{header}\n{said}\n");
+    std::fs::write(&file, &old).unwrap();
+    let mut first = Session::open(&daemon, &file);
+    first.ask("on");
+    let (branch, new) = (first.branch_ids(), first.path());
+    assert_ne!(new, file);
+    for path in [&file, &new] {
+        assert_eq!(Session::open(&daemon, path).branch_ids(), branch);
+    }
+    daemon.kill9();
+    daemon.start();
+    for path in [&file, &new] {
+        assert_eq!(Session::open(&daemon, path).branch_ids(), branch);
+    }
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), old);
+}
+
 #[test]
 fn deleting() {
     let gate = Gate::new();

@@ -399,6 +399,18 @@ fn views_of_the_tree() {
     assert_eq!(ids, newest);
     let next = session.call("getTree", json!({ "limit": 2, "cursor": page["nextCursor"] }));
     assert_eq!(next["nodes"][1]["id"], nodes[nodes.len() - 3]["id"]);
+
+    // The records, marks too: from the first, or after one, in file order.
+    let leaf = session.leaf();
+    session.call("setLabel", json!({ "entryId": leaf, "label": "here" }));
+    let all = session.call("getEntries", json!({}))["entries"].take();
+    assert_eq!(all.as_array().unwrap().len(), nodes.len() + 1);
+    let after = session.call("getEntries", json!({ "after": all[0]["id"] }))["entries"].take();
+    assert_eq!(after.as_array().unwrap()[..], all.as_array().unwrap()[1..]);
+    let page = session.call("getEntries", json!({ "limit": 1 }));
+    let rest = session.call("getEntries", json!({ "cursor": page["nextCursor"] }))["entries"].take();
+    assert_eq!((&page["entries"][0], &rest), (&all[0], &after));
+    assert_eq!(session.error("getEntries", json!({ "ids": [], "after": all[0]["id"] })).code(), -32602);
 }
 
 /// Ids, parents and children of a view, and of `branches` the runs; the roots first.

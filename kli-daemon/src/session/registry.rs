@@ -18,7 +18,7 @@ use super::actor::{self, ForkOrder, ForkPoint, Kept, Message, Opening};
 use super::handle::Handle;
 use super::{Deps, api_error, info, views};
 use crate::clock::parse_rfc3339;
-use crate::store::{Facts, Filter, Import, LastUsed, Log, NewSession, Search, StoreError};
+use crate::store::{Cursor, Facts, Filter, Import, LastUsed, Log, NewSession, Search, StoreError};
 
 /// Sessions of a page unless asked otherwise.
 const LIST_PAGE: usize = 50;
@@ -98,8 +98,10 @@ impl Registry {
         let log = blocking(move || store.open_path(&wanted)).await?.map_err(api_error)?;
         let (facts, moves_on) = (log.facts(), log.is_legacy());
         let handle = self.slot(&facts.id, move || Ok(log)).await?;
+        // What was read may be the successor of a file of an older version.
+        let read = facts.path.as_deref().unwrap_or(path);
         match handle.log.facts().path {
-            Some(open) if Some(&open) != facts.path.as_ref() && !moves_on => Err(ApiError::new(
+            Some(open) if !moves_on && !is_same_file(&open, read) => Err(ApiError::new(
                 ErrorKind::SessionExists,
                 format!(
                     "{} has the same session id as {}, which is open; importSession gives it a new one.",
@@ -329,7 +331,7 @@ impl Registry {
                 query: None,
             },
             limit: views::page_limit(params.limit, views::PAGE)?,
-            cursor: params.cursor,
+            cursor: params.cursor.as_deref().map(|text| Cursor::parse(text).ok_or_else(no_cursor)).transpose()?,
         };
         let store = self.deps.store.clone();
         let (hits, next_cursor) = blocking(move || store.search(&search)).await?.map_err(api_error)?;
@@ -529,8 +531,17 @@ impl ListPlace {
     fn parse(text: &str) -> Result<ListPlace, ApiError> {
         text.split_once('|')
             .and_then(|(updated, id)| Some(ListPlace { updated_ms: updated.parse().ok()?, id: id.to_owned() }))
-            .ok_or_else(|| ApiError::invalid_params("cursor: none that was given; begin without a cursor"))
+            .ok_or_else(no_cursor)
     }
+}
+
+fn no_cursor() -> ApiError {
+    ApiError::invalid_params("cursor: none that was given; begin without a cursor")
+}
+
+/// One file may have several names: links to it lie in the session directory too.
+fn is_same_file(a: &Path, b: &Path) -> bool {
+    a == b || a.canonicalize().is_ok_and(|a| b.canonicalize().is_ok_and(|b| a == b))
 }
 
 /// A path as parameters give it.

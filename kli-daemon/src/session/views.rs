@@ -110,7 +110,7 @@ fn tree_node(log: &Log, ix: Ix, leaf: Option<Ix>) -> Result<TreeNode, ApiError> 
     })
 }
 
-/// Entries by id, or all records after one.
+/// Entries by id, or all records, after one or from the first.
 pub fn entries(log: &Log, params: &GetEntriesParams, max_message: usize) -> Result<EntriesResult, ApiError> {
     let mut page = Page::new(page_limit(params.limit, PAGE)?);
     let whole = |ix: Ix| {
@@ -133,23 +133,23 @@ pub fn entries(log: &Log, params: &GetEntriesParams, max_message: usize) -> Resu
                 page.push(entry.json().len(), entry);
             }
         }
-        (None, Some(after)) => {
-            let after = match position(params.cursor.as_deref())? {
-                Some(ix) => ix,
-                None => log.find(after).map_err(api_error)?,
+        (None, after) => {
+            let after = match (position(params.cursor.as_deref())?, after) {
+                (Some(ix), _) => Some(ix),
+                (None, after) => after.as_deref().map(|id| log.find(id)).transpose().map_err(api_error)?,
             };
             let mut last = after;
-            for node in log.records_after(Some(after)) {
+            for node in log.records_after(after) {
                 let entry = whole(node.ix)?;
                 if page.is_full() || !page.has_room(entry.json().len()) {
-                    next_cursor = Some(cursor_of(last));
+                    next_cursor = last.map(cursor_of);
                     break;
                 }
-                last = node.ix;
+                last = Some(node.ix);
                 page.push(entry.json().len(), entry);
             }
         }
-        _ => return Err(ApiError::invalid_params("give either `ids` or `after`")),
+        (Some(_), Some(_)) => return Err(ApiError::invalid_params("give either `ids` or `after`")),
     }
     Ok(EntriesResult { entries: page.into_items(), next_cursor })
 }

@@ -25,7 +25,7 @@ pub struct Search {
     pub filter: Filter,
     pub limit: usize,
     /// Where the page before ended.
-    pub cursor: Option<String>,
+    pub cursor: Option<Cursor>,
 }
 
 /// Characters around a hit.
@@ -39,7 +39,7 @@ impl Store {
             return Err(StoreError::Other("there is nothing to search for".into()));
         }
         let finder = Finder::new(&search.query)?;
-        let cursor = search.cursor.as_deref().map(Cursor::read).transpose()?;
+        let cursor = search.cursor.as_ref();
         let mut hits = Hits { list: Vec::new(), limit: search.limit.max(1), next: None };
         if let Some(id) = &search.session_id {
             let log = self.open(id)?;
@@ -50,7 +50,7 @@ impl Store {
         let filter = Filter { query: None, ..search.filter.clone() };
         for facts in self.list(&filter).0 {
             let time = parse_rfc3339(&facts.updated_at).unwrap_or_default();
-            let from = match &cursor {
+            let from = match cursor {
                 // Sessions are listed by time and id, both falling.
                 Some(cursor) if (time, &facts.id) > (cursor.time, &cursor.session) => continue,
                 Some(cursor) if facts.id == cursor.session => cursor.from,
@@ -95,21 +95,22 @@ struct Hits {
     next: Option<String>,
 }
 
-struct Cursor {
+/// The first hit of a page: the time that its session has in the list, its record, the session.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cursor {
     time: u64,
     from: Ix,
     session: String,
 }
 
 impl Cursor {
-    fn read(text: &str) -> Result<Cursor> {
+    /// None where a page cannot have ended.
+    pub fn parse(text: &str) -> Option<Cursor> {
         let mut parts = text.splitn(3, '.');
-        let mut next = || parts.next().ok_or_else(|| StoreError::Other(format!("{text:?} is no cursor of a search")));
-        let number = |text: &str| text.parse().map_err(|_| StoreError::Other(format!("{text:?} is no number")));
-        Ok(Cursor {
-            time: number(next()?)?,
-            from: Ix(u32::try_from(number(next()?)?).unwrap_or_default()),
-            session: next()?.to_owned(),
+        Some(Cursor {
+            time: parts.next()?.parse().ok()?,
+            from: Ix(parts.next()?.parse().ok()?),
+            session: parts.next()?.to_owned(),
         })
     }
 }

@@ -138,7 +138,10 @@ impl Store {
             _ => StoreError::Io { act: format!("cannot open {}", path.display()), source },
         })?;
         if !self.is_inside(&path) {
-            return self.load(&legacy::successor(&path).unwrap_or(path), Locking::Own);
+            let path = legacy::successor(&path).unwrap_or(path);
+            // One that moved on to a newer version since is still kept under the name that it was opened by.
+            let open = self.live_logs().into_iter().find(|log| log.path().as_deref() == Some(&path));
+            return open.map_or_else(|| self.load(&path, Locking::Own), Ok);
         }
         let claim = self.refreshed().claim(&path);
         match claim {
@@ -242,6 +245,12 @@ impl Store {
             all.iter().filter(|facts| fits(facts)).map(|facts| facts.id.clone()).collect()
         };
         let whole = matches(&|facts| facts.id == text);
+        if whole.is_empty()
+            && let Some((path, reason)) = self.dir.as_ref().and_then(|_| lock(&self.catalog).unreadable_of(text))
+        {
+            // Never silently another one that the text also fits.
+            return Err(StoreError::Corrupt { path, reason, offset: None });
+        }
         let long = text.chars().count() >= 4;
         let tries = [
             whole,
@@ -250,10 +259,7 @@ impl Store {
             matches(&|facts| facts.name.as_deref() == Some(text)),
         ];
         match tries.into_iter().find(|found| !found.is_empty()) {
-            None => match self.dir.is_some().then(|| lock(&self.catalog).unreadable_of(text)).flatten() {
-                Some((path, reason)) => Err(StoreError::Corrupt { path, reason, offset: None }),
-                None => Err(StoreError::SessionNotFound(text.to_owned())),
-            },
+            None => Err(StoreError::SessionNotFound(text.to_owned())),
             Some(mut found) if found.len() == 1 => Ok(found.swap_remove(0)),
             Some(mut candidates) => {
                 candidates.truncate(20);

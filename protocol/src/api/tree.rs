@@ -91,7 +91,7 @@ pub struct GetEntriesParams {
     pub session_id: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ids: Option<Vec<String>>,
-    /// All records since this one, in file order.
+    /// All records since this one, in file order; without it, and without `ids`, from the first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub after: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]

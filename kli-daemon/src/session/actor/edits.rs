@@ -8,6 +8,7 @@ use kli_protocol::{ApiError, ErrorKind};
 use serde_json::Value;
 
 use super::Actor;
+use super::prompts::key_of_another;
 use super::write::EFFORT;
 use crate::session::api_error;
 
@@ -117,7 +118,10 @@ impl Actor {
         key: Option<String>,
     ) -> Result<String, ApiError> {
         if let Some(entry_id) = key.as_deref().and_then(|key| self.entry_of_key(key)) {
-            return Ok(entry_id);
+            return match self.body_of_key(&entry_id)? {
+                Body::Custom(_) | Body::CustomMessage(_) => Ok(entry_id),
+                _ => Err(key_of_another("appendEntry")),
+            };
         }
         self.catch_up()?;
         self.check_leaf(&leaf_id)?;

@@ -149,13 +149,18 @@ pub(super) fn run_id_of(entry_id: &str) -> String {
     format!("run_{entry_id}")
 }
 
+/// What another call made is no answer to this one.
+pub(super) fn key_of_another(call: &str) -> ApiError {
+    ApiError::invalid_params(format!("idempotencyKey: another call than `{call}` had it"))
+}
+
 impl Actor {
     pub fn prompt(&mut self, mut order: PromptOrder) -> PromptAnswer {
         if order.expand {
             self.expand(&mut order);
         }
         if let Some(known) = order.key.as_deref().and_then(|key| self.known_key(key)) {
-            return PromptAnswer::Now(Box::new(Ok(self.answer_again(known))));
+            return PromptAnswer::Now(Box::new(self.answer_again(known)));
         }
         let ending = self.run.as_ref().is_some_and(|run| run.closed || run.cancel.is_cancelled())
             || self.work.as_ref().is_some_and(|work| work.cancel.is_cancelled());
@@ -333,7 +338,7 @@ impl Actor {
         for (order, reply) in std::mem::take(&mut self.queue.deferred) {
             let known = order.key.as_deref().and_then(|key| self.known_key(key));
             let _ = reply.send(match known {
-                Some(known) => Ok(self.answer_again(known)),
+                Some(known) => self.answer_again(known),
                 None => self.prompt_now(order),
             });
         }
@@ -479,23 +484,32 @@ impl Actor {
         Some(Key::Entry(Said { entry_id, queued: run_id.is_some(), run_id }))
     }
 
-    fn answer_again(&mut self, key: Key) -> Started {
+    /// What was written under a key, for the call that is made again.
+    pub(super) fn body_of_key(&self, entry_id: &str) -> Result<Body, ApiError> {
+        Ok(self.log.find(entry_id).and_then(|ix| self.log.record(ix)).map_err(api_error)?.body)
+    }
+
+    fn answer_again(&mut self, key: Key) -> Result<Started, ApiError> {
         let (run_id, queued, entry_id) = match key {
             Key::Queued { run_id } => (run_id, true, None),
             Key::Entry(Said { entry_id, run_id, queued }) => {
+                match self.body_of_key(&entry_id)? {
+                    Body::Message(MessageBody { message: Message::User(_), .. }) => {}
+                    _ => return Err(key_of_another("prompt")),
+                }
                 (run_id.unwrap_or_else(|| run_id_of(&entry_id)), queued, Some(entry_id))
             }
         };
         let mut result = PromptResult { run_id: run_id.clone(), queued, entry_id: entry_id.clone(), outcome: None };
         if self.run.as_ref().is_some_and(|run| run.id == run_id) {
-            return Started { result, ended: self.when_run_ends() };
+            return Ok(Started { result, ended: self.when_run_ends() });
         }
         result.outcome = self.outcome_of(&run_id).or_else(|| Some(self.outcome_from_tree(entry_id.as_deref())));
-        Started { result, ended: None }
+        Ok(Started { result, ended: None })
     }
 
     /// How a run of an earlier daemon ended, as far as the tree tells.
-    fn outcome_from_tree(&self, entry_id: Option<&str>) -> RunOutcome {
+    pub(super) fn outcome_from_tree(&self, entry_id: Option<&str>) -> RunOutcome {
         entry_id
             .and_then(|id| crate::session::branch::outcome(&self.log, id))
             .unwrap_or_else(|| RunOutcome { leaf_id: self.tip_id(), ..crate::session::branch::interrupted() })

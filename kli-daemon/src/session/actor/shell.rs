@@ -165,12 +165,11 @@ impl Actor {
     }
 
     fn bash_again(&self, entry_id: &str) -> Result<BashResult, ApiError> {
-        let record = self.log.find(entry_id).and_then(|ix| self.log.record(ix)).map_err(crate::session::api_error)?;
-        match record.body {
+        match self.body_of_key(entry_id)? {
             Body::Message(MessageBody { message: Message::BashExecution(execution), .. }) => {
                 Ok(result_of(entry_id, &execution))
             }
-            _ => Err(ApiError::invalid_params("idempotencyKey: another call than `bash` had it")),
+            _ => Err(super::prompts::key_of_another("bash")),
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::sync::PoisonError;
 
-use kli_protocol::api::{Event, EventBody};
+use kli_protocol::api::{Event, EventBody, RunOutcome};
 use kli_protocol::record::{
     Body, Entry, Kind, ModelChange, OptionChange, Record, SessionInfoRecord, ThinkingLevelChange,
 };
@@ -11,7 +11,7 @@ use kli_protocol::{ApiError, ErrorKind};
 use super::Actor;
 use crate::session::api_error;
 use crate::session::hub::Published;
-use crate::store::events::EventLog;
+use crate::store::events::{EventLog, Kept};
 use crate::store::{Durability, Ix};
 
 /// A record to be: its id is made when it has none yet.
@@ -39,6 +39,12 @@ impl Written {
     pub fn last_id(&self, actor: &Actor) -> String {
         self.ixs.last().map(|ix| actor.log.id(*ix)).unwrap_or_default()
     }
+}
+
+/// The beginning of the last run, if no end of it was told.
+fn cut_off(kept: &[Kept]) -> Option<Event> {
+    let last = kept.iter().rfind(|event| event.kind == "runStart" || event.kind == "runEnd")?;
+    serde_json::from_str(&last.text).ok()
 }
 
 impl Actor {
@@ -189,6 +195,7 @@ impl Actor {
         if after < floor {
             return;
         }
+        let cut_off = cut_off(&kept).filter(|_| self.run.is_none());
         let events = kept.into_iter().map(|event| Published {
             seq: event.seq,
             kind: event.kind.into(),
@@ -196,6 +203,11 @@ impl Actor {
             text: event.text.into(),
         });
         self.hub.preload(floor, events.collect());
+        // Who saw a run begin waits for its end, and a crash told of none.
+        if let Some(Event { run_id, body: EventBody::RunStart { entry_id }, .. }) = cut_off {
+            let RunOutcome { stop_reason, error, usage, .. } = self.outcome_from_tree(entry_id.as_deref());
+            self.publish_for(run_id, EventBody::RunEnd { stop_reason, error, usage });
+        }
     }
 
     pub(super) fn check_writable(&self) -> Result<(), ApiError> {

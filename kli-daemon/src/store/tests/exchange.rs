@@ -62,7 +62,7 @@ fn search_finds_what_people_see() {
         loop {
             let (hits, next) = rig.store.search(&Search { limit: 1, cursor, ..look("needle") }).unwrap();
             pages.extend(hits.into_iter().map(|hit| format!("{}/{}", hit.session_id, hit.entry_id)));
-            cursor = next;
+            cursor = next.map(|next| Cursor::parse(&next).unwrap());
             if cursor.is_none() {
                 break;
             }

@@ -114,6 +114,11 @@ fn a_text_means_a_session_in_a_fixed_order() {
             };
             assert_eq!(got, right, "{text}");
         }
+        if let Some(dir) = &rig.dir {
+            std::fs::write(dir.path().join("1_mnop.jsonl"), "").unwrap();
+            let found = rig.store.resolve("mnop");
+            assert!(matches!(found, Err(StoreError::Corrupt { .. })), "never silently another: {found:?}");
+        }
     });
 }
 
