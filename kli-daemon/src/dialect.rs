@@ -7,6 +7,7 @@
 pub mod anthropic;
 mod arguments;
 mod assembler;
+pub mod event;
 pub mod failure;
 pub mod google;
 mod json;

@@ -2,6 +2,8 @@
 
 use serde_json::{Map, Value};
 
+use crate::tree::json::without_lone_surrogates;
+
 /// Under this key lies the argument text of a call that was no JSON object: the agent answers such a call with
 /// an error, the model sees what it wrote, and the request stays valid JSON.
 pub const INVALID_ARGUMENTS: &str = "__invalidArguments";
@@ -36,8 +38,9 @@ pub fn is_whole(text: &str) -> bool {
 }
 
 /// The arguments that `text` stands for: nothing and `null` are `{}`; an object written as a JSON string, or
-/// with raw control characters in its strings, is read as it was meant.
+/// with raw control characters in its strings, is read as it was meant; half a surrogate pair is U+FFFD.
 pub fn parse(text: &str) -> Map<String, Value> {
+    let text = without_lone_surrogates(text);
     let trimmed = text.trim();
     if trimmed.is_empty() {
         return Map::new();
@@ -97,6 +100,8 @@ mod tests {
         check("{\"a\":1} ", json!({"a": 1}));
         check("\"{\\\"a\\\":1}\"", json!({"a": 1}));
         check("{\"a\":\"x\ny\\\"\tz\"}", json!({"a": "x\ny\"\tz"}));
+        check(r#"{"a":"x\ud99c"}"#, json!({"a": "x\u{fffd}"}));
+        check(r#"{"a":"\udc00\ud83d\ude00\\ud83d"}"#, json!({"a": "\u{fffd}\u{1f600}\\ud83d"}));
         check("{\"command\": ls}", json!({"__invalidArguments": "{\"command\": ls}"}));
         check("\"just a string\"", json!({"__invalidArguments": "\"just a string\""}));
         check("[1]", json!({"__invalidArguments": "[1]"}));

@@ -5,7 +5,7 @@ use kli_protocol::record::Usage;
 use serde_json::Value;
 
 use crate::dialect::assembler::Slot;
-use crate::dialect::{Assembler, Decoder, Failure, Heard, Start, failure};
+use crate::dialect::{Assembler, Decoder, Failure, Heard, Start, event, failure};
 use crate::sse;
 
 pub struct GeminiDecoder {
@@ -120,12 +120,7 @@ impl GeminiDecoder {
 
 impl Decoder for GeminiDecoder {
     fn event(&mut self, event: &sse::Event) -> Result<Heard, Failure> {
-        let data = event.data.trim();
-        if data.is_empty() || data == "[DONE]" {
-            return Ok(Heard::Nothing);
-        }
-        let chunk: Value = serde_json::from_str(data).map_err(|e| failure::not_json(data, &e))?;
-        self.chunk(&chunk)
+        event::read(event)?.map_or(Ok(Heard::Nothing), |chunk| self.chunk(&chunk))
     }
 
     /// Without `alt=sse` a server sends the chunks as a list.

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::encode::THINKING_FIELDS;
 use crate::dialect::assembler::{CallSlot, Slot};
-use crate::dialect::{Assembler, Decoder, Failure, Heard, Start, arguments, failure};
+use crate::dialect::{Assembler, Decoder, Failure, Heard, Start, arguments, event, failure};
 use crate::sse;
 
 pub struct ChatDecoder {
@@ -267,16 +267,11 @@ impl ChatDecoder {
 
 impl Decoder for ChatDecoder {
     fn event(&mut self, event: &sse::Event) -> Result<Heard, Failure> {
-        let data = event.data.trim();
-        if data.is_empty() {
-            return Ok(Heard::Nothing);
-        }
-        if data == "[DONE]" {
+        if event::is_done(event) {
             self.ended = true;
             return Ok(Heard::End);
         }
-        let chunk: Value = serde_json::from_str(data).map_err(|e| failure::not_json(data, &e))?;
-        self.chunk(&chunk)
+        event::read(event)?.map_or(Ok(Heard::Nothing), |chunk| self.chunk(&chunk))
     }
 
     fn body(&mut self, body: Value) -> Result<(), Failure> {
