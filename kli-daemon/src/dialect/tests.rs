@@ -162,6 +162,28 @@ fn errors_in_a_stream() {
     }
 }
 
+/// What a server sends to keep the line open does not count as an answer, also when it looks like one.
+#[test]
+fn pings_are_not_content() {
+    let check = |api: Api, event: Value, expected: Heard| {
+        let start = Start { api: api.name(), model: model("p", "m"), timestamp: 1, seed: 1 };
+        let event = sse::Event { data: event.to_string(), ..sse::Event::default() };
+        assert_eq!(api.dialect().decoder(start).event(&event).unwrap(), expected, "{} {}", api.name(), event.data);
+    };
+    for (text, expected) in [("", Heard::Nothing), ("x", Heard::Content)] {
+        check(Api::OpenaiChat, json!({ "choices": [{ "index": 0, "delta": { "content": text } }] }), expected);
+        let delta = json!({ "type": "response.output_text.delta", "output_index": 0, "delta": text });
+        check(Api::OpenaiResponses, delta, expected);
+        let delta =
+            json!({ "type": "content_block_delta", "index": 0, "delta": { "type": "text_delta", "text": text } });
+        check(Api::Anthropic, delta, expected);
+        check(Api::Google, json!({ "candidates": [{ "content": { "parts": [{ "text": text }] } }] }), expected);
+    }
+    check(Api::OpenaiResponses, json!({ "type": "response.in_progress" }), Heard::Nothing);
+    check(Api::Anthropic, json!({ "type": "ping" }), Heard::Nothing);
+    check(Api::Google, json!({ "usageMetadata": { "promptTokenCount": 1 } }), Heard::Nothing);
+}
+
 /// Half a surrogate pair in a reply: the reply is taken all the same.
 #[test]
 fn lone_surrogates() {

@@ -48,10 +48,12 @@ impl MessagesDecoder {
                 Ok(Heard::Content)
             }
             "content_block_delta" => {
-                if let Some(delta) = event.get("delta") {
-                    self.delta(index, delta);
-                }
-                Ok(Heard::Content)
+                let Some(delta) = event.get("delta") else { return Ok(Heard::Nothing) };
+                self.delta(index, delta);
+                // An empty delta is no better than a ping.
+                let fields = delta.as_object().into_iter().flatten().filter(|(key, _)| *key != "type");
+                let empty = fields.map(|(_, value)| value).all(|value| value.is_null() || value.as_str() == Some(""));
+                Ok(if empty { Heard::Nothing } else { Heard::Content })
             }
             "content_block_stop" => {
                 self.finish(index);

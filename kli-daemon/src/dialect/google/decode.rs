@@ -31,10 +31,9 @@ impl GeminiDecoder {
             self.reply.refused(format!("The provider refuses the prompt ({reason})."));
             self.stopped = true;
         }
-        let mut heard = Heard::Nothing;
+        let before = self.reply.bytes();
         // Only one candidate was asked for.
         if let Some(candidate) = chunk.get("candidates").and_then(Value::as_array).and_then(|list| list.first()) {
-            heard = Heard::Content;
             for part in candidate.pointer("/content/parts").and_then(Value::as_array).into_iter().flatten() {
                 self.part(part);
             }
@@ -42,7 +41,13 @@ impl GeminiDecoder {
                 self.stop(reason, candidate.get("finishMessage").and_then(Value::as_str))?;
             }
         }
-        Ok(if self.stopped { Heard::Stopped } else { heard })
+        // An empty part is no better than a ping.
+        let more = self.reply.bytes() > before;
+        Ok(match (self.stopped, more) {
+            (true, _) => Heard::Stopped,
+            (false, true) => Heard::Content,
+            (false, false) => Heard::Nothing,
+        })
     }
 
     fn part(&mut self, part: &Value) {
@@ -84,6 +89,7 @@ impl GeminiDecoder {
             "FINISH_REASON_UNSPECIFIED" => return Ok(()),
             "MAX_TOKENS" => self.reply.cut_off(),
             "MALFORMED_FUNCTION_CALL"
+            | "MALFORMED_RESPONSE"
             | "UNEXPECTED_TOOL_CALL"
             | "TOO_MANY_TOOL_CALLS"
             | "MISSING_THOUGHT_SIGNATURE"
@@ -94,14 +100,20 @@ impl GeminiDecoder {
                     format!("The model's reply came to nothing ({why})."),
                 ));
             }
-            "SAFETY" | "RECITATION" | "LANGUAGE" | "BLOCKLIST" | "PROHIBITED_CONTENT" | "SPII" => {
-                self.reply.refused(format!("The provider stopped the reply ({reason})."));
+            // What was refused may stand before it: "IMAGE_SAFETY".
+            "LANGUAGE" | "BLOCKLIST" | "SPII" => self.refuse(reason),
+            _ if ["SAFETY", "RECITATION", "PROHIBITED_CONTENT"].iter().any(|end| reason.ends_with(end)) => {
+                self.refuse(reason);
             }
             // Servers that speak the format have words of their own for an ordinary end.
             _ => {}
         }
         self.stopped = true;
         Ok(())
+    }
+
+    fn refuse(&mut self, reason: &str) {
+        self.reply.refused(format!("The provider stopped the reply ({reason})."));
     }
 
     fn count(&mut self, usage: &Value) {

@@ -32,6 +32,8 @@ struct Piecemeal {
     index: Option<u64>,
     id: String,
     slot: CallSlot,
+    /// Its name came once more, alone, after its arguments were whole: arguments that follow are another call's.
+    named_again: bool,
 }
 
 impl ChatDecoder {
@@ -219,9 +221,13 @@ impl ChatDecoder {
             return;
         }
         self.end_of_thinking();
+        let mut name = name;
         let place = self.find_call(choice, index, &id, &name, &arguments).unwrap_or_else(|| {
+            if let Some(before) = self.calls.last().filter(|call| call.named_again && name.is_empty()) {
+                self.reply.call_so_far(before.slot).0.clone_into(&mut name);
+            }
             let slot = self.reply.open_call();
-            self.calls.push(Piecemeal { choice, index, id: String::new(), slot });
+            self.calls.push(Piecemeal { choice, index, id: String::new(), slot, named_again: false });
             // Text after a call is another block.
             self.text = Slot::default();
             self.calls.len() - 1
@@ -231,6 +237,8 @@ impl ChatDecoder {
             call.id.clone_from(&id);
         }
         let slot = call.slot;
+        let (old_name, old_arguments) = self.reply.call_so_far(slot);
+        call.named_again = arguments.is_empty() && name == old_name && arguments::is_whole(old_arguments);
         self.reply.call_id(slot, &id);
         self.reply.call_name(slot, &name);
         // Gemini behind this format.
@@ -255,8 +263,9 @@ impl ChatDecoder {
         let (old_name, old_arguments) = self.reply.call_so_far(call.slot);
         let whole = arguments::is_whole(old_arguments);
         let begins = if call.id.is_empty() || id.is_empty() {
-            // Without ids, a name and arguments after a whole call begin another.
-            !name.is_empty() && !arguments.is_empty() && whole
+            // Without ids, a name and arguments after a whole call begin another; so does another name.
+            let named = !name.is_empty() && (!arguments.is_empty() || !old_name.is_empty() && name != old_name);
+            whole && (named || call.named_again && !arguments.is_empty())
         } else {
             // Servers that give each call index 0. Some, though, make up an id for each piece of one call.
             call.id != id && !name.is_empty() && !old_name.is_empty() && (whole || old_arguments.is_empty())

@@ -62,6 +62,12 @@ impl ResponsesDecoder {
                     self.reply.set_call_arguments(*slot, text("arguments"));
                 }
             }
+            // Some servers call every end `response.completed`, also one that failed.
+            "response.completed" | "response.done"
+                if event.pointer("/response/error").is_some_and(Value::is_object) =>
+            {
+                return Err(failed(event));
+            }
             "response.completed" | "response.incomplete" | "response.done" => {
                 if let Some(response) = event.get("response") {
                     self.take_output(response);
@@ -70,14 +76,7 @@ impl ResponsesDecoder {
                 self.ended = true;
                 return Ok(Heard::End);
             }
-            "response.failed" => {
-                let error =
-                    event.get("response").filter(|response| response.get("error").is_some_and(Value::is_object));
-                let failure = error.and_then(failure::in_stream);
-                return Err(failure.unwrap_or_else(|| {
-                    Failure::passing(RunErrorKind::Overloaded, "The provider failed and gave no reason.")
-                }));
-            }
+            "response.failed" => return Err(failed(event)),
             _ => {
                 if let Some(failure) = failure::in_stream(event) {
                     return Err(failure);
@@ -87,7 +86,9 @@ impl ResponsesDecoder {
                 return Ok(if forward { Heard::Content } else { Heard::Nothing });
             }
         }
-        Ok(Heard::Content)
+        // An empty delta is no better than a ping.
+        let empty = kind.ends_with(".delta") && text("delta").is_empty();
+        Ok(if empty { Heard::Nothing } else { Heard::Content })
     }
 
     fn begin(&mut self, key: String, item: &Value) {
@@ -201,6 +202,12 @@ impl ResponsesDecoder {
             None => {}
         }
     }
+}
+
+fn failed(event: &Value) -> Failure {
+    let told = event.get("response").filter(|response| response.get("error").is_some_and(Value::is_object));
+    told.and_then(failure::in_stream)
+        .unwrap_or_else(|| Failure::passing(RunErrorKind::Overloaded, "The provider failed and gave no reason."))
 }
 
 fn key_of(event: &Value) -> String {

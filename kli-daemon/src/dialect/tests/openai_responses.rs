@@ -105,6 +105,13 @@ fn ends() {
     );
     check(&[json!({"type":"response.failed","response":{"error":null}})], Some((RunErrorKind::Overloaded, true)));
     check(
+        &[
+            json!({"type":"response.completed","response":{"status":"failed","error":{"code":"server_error","message":"oops"}}}),
+        ],
+        Some((RunErrorKind::Overloaded, true)),
+    );
+    check(&[json!({"type":"response.completed","response":{"status":"completed","error":null}})], None);
+    check(
         &[json!({"type":"error","code":"rate_limit_exceeded","message":"slow down"})],
         Some((RunErrorKind::RateLimited, true)),
     );
