@@ -188,6 +188,18 @@ pub enum Heard {
     End,
 }
 
+impl Heard {
+    /// Of a chunk that may bring text, the end, both or neither. An empty one is no better than a ping, also after
+    /// the model has stopped: it must not put off the end of the wait for what follows.
+    fn of_chunk(more: bool, stopped: bool, was_stopped: bool) -> Heard {
+        match (stopped, more) {
+            (true, _) if more || !was_stopped => Heard::Stopped,
+            (false, true) => Heard::Content,
+            _ => Heard::Nothing,
+        }
+    }
+}
+
 /// Reads one reply.
 pub trait Decoder: Send + Sync {
     /// Takes one server event. Unknown events are passed over.

@@ -184,6 +184,33 @@ fn pings_are_not_content() {
     check(Api::Google, json!({ "usageMetadata": { "promptTokenCount": 1 } }), Heard::Nothing);
 }
 
+/// A server that goes on talking after the end, and never closes, is not listened to for ever.
+#[test]
+fn nothing_new_after_the_end() {
+    let check = |api: Api, events: &[(Value, Heard)]| {
+        let mut decoder =
+            api.dialect().decoder(Start { api: api.name(), model: model("p", "m"), timestamp: 1, seed: 1 });
+        for (event, expected) in events {
+            let event = sse::Event { data: event.to_string(), ..sse::Event::default() };
+            assert_eq!(decoder.event(&event).unwrap(), *expected, "{} {}", api.name(), event.data);
+        }
+    };
+    let choice = |text: &str, reason: Value| json!({ "choices": [{ "index": 0, "delta": { "content": text }, "finish_reason": reason }] });
+    check(
+        Api::OpenaiChat,
+        &[
+            (choice("x", Value::Null), Heard::Content),
+            (choice("", json!("stop")), Heard::Stopped),
+            (json!({ "choices": [], "usage": { "prompt_tokens": 1 } }), Heard::Nothing),
+            (choice("", Value::Null), Heard::Nothing),
+            (choice("y", Value::Null), Heard::Stopped),
+        ],
+    );
+    let part = |text: &str| json!({ "candidates": [{ "content": { "parts": [{ "text": text }] } }] });
+    let end = json!({ "candidates": [{ "finishReason": "STOP" }] });
+    check(Api::Google, &[(part("x"), Heard::Content), (end, Heard::Stopped), (part(""), Heard::Nothing)]);
+}
+
 /// Half a surrogate pair in a reply: the reply is taken all the same.
 #[test]
 fn lone_surrogates() {

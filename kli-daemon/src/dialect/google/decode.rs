@@ -31,7 +31,7 @@ impl GeminiDecoder {
             self.reply.refused(format!("The provider refuses the prompt ({reason})."));
             self.stopped = true;
         }
-        let before = self.reply.bytes();
+        let (before, was_stopped) = (self.reply.bytes(), self.stopped);
         // Only one candidate was asked for.
         if let Some(candidate) = chunk.get("candidates").and_then(Value::as_array).and_then(|list| list.first()) {
             for part in candidate.pointer("/content/parts").and_then(Value::as_array).into_iter().flatten() {
@@ -41,13 +41,7 @@ impl GeminiDecoder {
                 self.stop(reason, candidate.get("finishMessage").and_then(Value::as_str))?;
             }
         }
-        // An empty part is no better than a ping.
-        let more = self.reply.bytes() > before;
-        Ok(match (self.stopped, more) {
-            (true, _) => Heard::Stopped,
-            (false, true) => Heard::Content,
-            (false, false) => Heard::Nothing,
-        })
+        Ok(Heard::of_chunk(self.reply.bytes() > before, self.stopped, was_stopped))
     }
 
     fn part(&mut self, part: &Value) {

@@ -55,7 +55,7 @@ impl ChatDecoder {
         if let Some(failure) = failure::in_stream(chunk) {
             return Err(failure);
         }
-        let before = self.reply.bytes();
+        let (before, was_stopped) = (self.reply.bytes(), self.stopped);
         for choice in chunk.get("choices").and_then(Value::as_array).into_iter().flatten() {
             self.choice(choice)?;
         }
@@ -64,13 +64,7 @@ impl ChatDecoder {
         if let Some(usage) = usage.into_iter().flatten().find(|usage| usage.is_object()) {
             self.reply.usage(read_usage(usage));
         }
-        // An empty delta is no better than a ping.
-        let more = self.reply.bytes() > before;
-        Ok(match (self.stopped, more) {
-            (true, _) => Heard::Stopped,
-            (false, true) => Heard::Content,
-            (false, false) => Heard::Nothing,
-        })
+        Ok(Heard::of_chunk(self.reply.bytes() > before, self.stopped, was_stopped))
     }
 
     fn choice(&mut self, choice: &Value) -> Result<(), Failure> {
