@@ -7,6 +7,7 @@
 pub mod anthropic;
 mod arguments;
 mod assembler;
+pub mod event;
 pub mod failure;
 pub mod google;
 mod json;
@@ -185,6 +186,18 @@ pub enum Heard {
     Nothing,
     /// The reply is whole.
     End,
+}
+
+impl Heard {
+    /// Of a chunk that may bring text, the end, both or neither. An empty one is no better than a ping, also after
+    /// the model has stopped: it must not put off the end of the wait for what follows.
+    fn of_chunk(more: bool, stopped: bool, was_stopped: bool) -> Heard {
+        match (stopped, more) {
+            (true, _) if more || !was_stopped => Heard::Stopped,
+            (false, true) => Heard::Content,
+            _ => Heard::Nothing,
+        }
+    }
 }
 
 /// Reads one reply.

@@ -6,6 +6,7 @@
 //! * [`rpc`]: JSON-RPC 2.0 messages; [`frame`]: how they are cut from a byte stream
 //! * [`error`]: the application errors, their codes and kinds
 //! * [`paths`]: where the two meet
+//! * [`surrogates`]: half characters that others write
 //!
 //! No I/O and no runtime here: this crate is data, and pure functions over it.
 
@@ -15,6 +16,7 @@ pub mod frame;
 pub mod paths;
 pub mod record;
 pub mod rpc;
+pub mod surrogates;
 
 pub use api::{Method, decode_params};
 pub use error::{ApiError, ErrorKind};

@@ -2,6 +2,8 @@
 
 use serde_json::{Map, Value};
 
+use crate::tree::json::without_lone_surrogates;
+
 /// Under this key lies the argument text of a call that was no JSON object: the agent answers such a call with
 /// an error, the model sees what it wrote, and the request stays valid JSON.
 pub const INVALID_ARGUMENTS: &str = "__invalidArguments";
@@ -36,8 +38,9 @@ pub fn is_whole(text: &str) -> bool {
 }
 
 /// The arguments that `text` stands for: nothing and `null` are `{}`; an object written as a JSON string, or
-/// with raw control characters in its strings, is read as it was meant.
+/// with raw control characters in its strings, is read as it was meant; half a surrogate pair is U+FFFD.
 pub fn parse(text: &str) -> Map<String, Value> {
+    let text = without_lone_surrogates(text);
     let trimmed = text.trim();
     if trimmed.is_empty() {
         return Map::new();
@@ -52,6 +55,9 @@ pub fn parse(text: &str) -> Map<String, Value> {
         }
         Ok(_) => {}
         Err(_) => {
+            if let Some(map) = said_again(trimmed) {
+                return map;
+            }
             if let Ok(Value::Object(map)) = serde_json::from_str(&escape_controls(trimmed)) {
                 return map;
             }
@@ -59,6 +65,20 @@ pub fn parse(text: &str) -> Map<String, Value> {
     }
     let kept: String = trimmed.chars().take(KEPT).collect();
     Map::from_iter([(INVALID_ARGUMENTS.to_owned(), Value::String(kept))])
+}
+
+/// The one object that a text of several holds: some servers begin each call with `{}`, or say all of it again at
+/// the end.
+fn said_again(text: &str) -> Option<Map<String, Value>> {
+    let mut object: Option<Map<String, Value>> = None;
+    for next in serde_json::Deserializer::from_str(text).into_iter::<Map<String, Value>>() {
+        let next = next.ok()?;
+        match &object {
+            Some(known) if !known.is_empty() && *known != next => return None,
+            _ => object = Some(next),
+        }
+    }
+    object
 }
 
 /// Raw control characters inside strings, which some models write, as escapes.
@@ -97,6 +117,12 @@ mod tests {
         check("{\"a\":1} ", json!({"a": 1}));
         check("\"{\\\"a\\\":1}\"", json!({"a": 1}));
         check("{\"a\":\"x\ny\\\"\tz\"}", json!({"a": "x\ny\"\tz"}));
+        check("{}{\"a\":1}", json!({"a": 1}));
+        check("{\"a\":1}\n{\"a\":1}", json!({"a": 1}));
+        check("{\"a\":1}{\"a\":2}", json!({"__invalidArguments": "{\"a\":1}{\"a\":2}"}));
+        check("{\"a\":1}{\"a\":", json!({"__invalidArguments": "{\"a\":1}{\"a\":"}));
+        check(r#"{"a":"x\ud99c"}"#, json!({"a": "x\u{fffd}"}));
+        check(r#"{"a":"\udc00\ud83d\ude00\\ud83d"}"#, json!({"a": "\u{fffd}\u{1f600}\\ud83d"}));
         check("{\"command\": ls}", json!({"__invalidArguments": "{\"command\": ls}"}));
         check("\"just a string\"", json!({"__invalidArguments": "\"just a string\""}));
         check("[1]", json!({"__invalidArguments": "[1]"}));

@@ -3,8 +3,10 @@
 //! No two providers say the same thing alike, and a wrong guess is costly: an unrecognised overflow kills a turn
 //! that a compaction would save, an exhausted quota retried five times is a minute lost.
 
+use std::borrow::Cow;
+
 use kli_protocol::api::RunErrorKind;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::Failure;
 
@@ -21,17 +23,46 @@ pub fn of_status(status: u16, body: &str, retry_after_ms: Option<u64>) -> Failur
     bound_wait(failure)
 }
 
-/// The error object in an event or a body of a stream that began well.
+/// The error in an event or a body of a stream that began well.
 pub fn in_stream(event: &Value) -> Option<Failure> {
-    let error = event.get("error").filter(|error| !error.is_null())?;
-    if matches!(error, Value::Object(map) if map.is_empty()) || error.as_bool() == Some(false) {
-        return None;
+    told(event).map(|error| of_told(&error))
+}
+
+/// What an event that is called `error` says, in whatever form.
+pub fn of_error_event(data: &str, event: Option<&Value>) -> Failure {
+    match event {
+        Some(event) => of_told(&told(event).unwrap_or_else(|| Cow::Owned(json!({ "error": event })))),
+        None => classify(None, &Error::plain(data)),
     }
+}
+
+/// The event as one with the key `error`. Servers that speak one format say their errors in another, and behind a
+/// 200 such an error that is passed over looks like the end of a reply.
+fn told(event: &Value) -> Option<Cow<'_, Value>> {
+    if let Some(first) = event.as_array().and_then(|list| list.first()) {
+        return told(first);
+    }
+    let is_error = |error: &&Value| match error {
+        Value::Null | Value::Bool(false) => false,
+        Value::Object(map) => !map.is_empty(),
+        _ => true,
+    };
+    if event.get("error").filter(is_error).is_some() {
+        return Some(Cow::Borrowed(event));
+    }
+    let is = |key: &str| event.get(key).and_then(Value::as_str) == Some("error");
+    // FastAPI and what is built on it; in a model's own events the word may mean anything.
+    let detail = event.get("detail").is_some_and(|detail| !detail.is_null())
+        && ["type", "choices", "candidates"].iter().all(|key| event.get(key).is_none());
+    (is("type") || is("object") || detail).then(|| Cow::Owned(json!({ "error": event })))
+}
+
+fn of_told(event: &Value) -> Failure {
     let error = Error::read(event);
     let status = error.code.parse().ok().filter(|status| (400..600).contains(status));
     let mut failure = classify(status, &error);
     failure.retry_after_ms = google_retry_delay(event).filter(|_| failure.retryable);
-    Some(bound_wait(failure))
+    bound_wait(failure)
 }
 
 /// An event that should be JSON and is not.
@@ -78,7 +109,9 @@ impl Error {
                 .map(message_text)
                 .unwrap_or_else(|| inner.to_string());
         let kind = [inner.get("type"), inner.get("status")].into_iter().flatten().find_map(Value::as_str);
-        let mut error = Error { message, kind: kind.unwrap_or_default().to_owned(), code: word(inner.get("code")) };
+        let codes = [inner.get("code"), inner.get("status"), body.get("code"), body.get("status")];
+        let code = codes.into_iter().flatten().find(|code| code.is_number()).or(inner.get("code"));
+        let mut error = Error { message, kind: kind.unwrap_or_default().to_owned(), code: word(code) };
         // OpenRouter hides the real provider's words.
         if let Some(raw) = inner.pointer("/metadata/raw").and_then(Value::as_str) {
             error.message = format!("{}: {raw}", error.message);
@@ -200,6 +233,7 @@ fn classify(status: Option<u16>, error: &Error) -> Failure {
             "invalid_request",
             "invalid_argument",
             "bad_request",
+            "badrequest",
             "not_found",
             "invalid_prompt",
             "failed_precondition",
@@ -241,7 +275,7 @@ fn is_quota(text: &str, tag: &str) -> bool {
 
 /// Whether an error says that the request does not fit the model's window.
 fn is_overflow(text: &str, tag: &str) -> bool {
-    const SURE: [&str; 28] = [
+    const SURE: [&str; 40] = [
         "context_length_exceeded",
         "context_window_exceeded",
         "model_context_window_exceeded",
@@ -270,6 +304,18 @@ fn is_overflow(text: &str, tag: &str) -> bool {
         "token limit exceeded",
         "too many tokens:",
         "too many input tokens",
+        "tokens limit exceeded",
+        "input tokens exceed",
+        "number of input tokens exceed",
+        "prompt exceeds",
+        "prompt tokens exceed",
+        "prompt has too many tokens",
+        "request payload size exceeds",
+        "longer than the maximum model length",
+        "maximum input length",
+        "max_input_tokens",
+        "`inputs` must have less than",
+        "conversation is too long",
     ];
     if SURE.iter().any(|words| text.contains(words) || tag.contains(words)) {
         return true;
@@ -375,6 +421,13 @@ mod tests {
             "This model's maximum prompt length is 131072 but the request contains 537812 tokens.",
             "tokens to keep from the initial prompt is greater than the context length",
             "the prompt (9000 tokens) is larger than n_ctx (8192)",
+            "Prompt exceeds max length",
+            "Input Tokens Exceeded: Number of input tokens exceeds maximum length",
+            "The decoder prompt (length 5000) is longer than the maximum model length of 4096.",
+            "`inputs` must have less than 1024 tokens. Given: 1500",
+            "Request payload size exceeds the limit: 20971520 bytes.",
+            "Prompt length (9000) exceeds maximum input length (8192)",
+            "Tokens limit exceeded: 40000 of 32768",
         ];
         for words in overflow {
             check(400, &serde_json::json!({ "error": { "message": words } }).to_string(), Kind::ContextOverflow, false);
@@ -394,6 +447,9 @@ mod tests {
             "URL is too long",
             "string too long. Expected a string with maximum length 64",
             "image exceeds 5 MB maximum",
+            "Invalid 'input[3].call_id': string too long. Expected a string with maximum length 64, but got a string with length 87 instead.",
+            "max_tokens: 100000 > 8192, which is the maximum allowed number of output tokens",
+            "Invalid 'tools': array too long. Expected an array with maximum length 128",
         ] {
             check(400, &serde_json::json!({ "error": { "message": words } }).to_string(), Kind::BadRequest, false);
         }
@@ -458,6 +514,19 @@ mod tests {
         check(r#"{"error":"context_length_exceeded"}"#, Some((Kind::ContextOverflow, false)));
         check(r#"{"error":null,"choices":[]}"#, None);
         check(r#"{"error":{}}"#, None);
+        check(r#"{"error":"bad tool schema","code":400}"#, Some((Kind::BadRequest, false)));
+        // Without the key `error`, or around it.
+        check(
+            r#"{"object":"error","message":"bad tool schema","type":"BadRequestError","param":null,"code":400}"#,
+            Some((Kind::BadRequest, false)),
+        );
+        check(r#"{"object":"error","message":"no","type":"BadRequestError"}"#, Some((Kind::BadRequest, false)));
+        check(r#"{"type":"error","code":"server_error","message":"oops"}"#, Some((Kind::Overloaded, true)));
+        check(r#"{"type":"error","error":null,"status":429,"message":"slow down"}"#, Some((Kind::RateLimited, true)));
+        check(r#"{"detail":"Input is too long","status":400}"#, Some((Kind::ContextOverflow, false)));
+        check(r#"[{"error":{"code":503,"message":"no","status":"UNAVAILABLE"}}]"#, Some((Kind::Overloaded, true)));
+        check(r#"{"type":"delta","detail":"high"}"#, None);
+        check(r#"{"object":"chat.completion.chunk","choices":[],"detail":null}"#, None);
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use kli_protocol::api::{ModelInfo, ToolDescription};
+use kli_protocol::api::{ModelInfo, RunErrorKind, ToolDescription};
 use kli_protocol::record::{AssistantMessage, Block, Message};
 use serde_json::{Value, json};
 
@@ -123,6 +123,113 @@ pub fn replay(api: Api, model: Arc<ModelInfo>, stream: &str) -> Replayed {
         check_deltas(&message, &events);
     }
     Replayed { message, failure }
+}
+
+/// An error in whatever form, in the middle of a reply and instead of it, is the end: what came before it does not
+/// pass for a whole reply, also with the mark that ends a stream behind it.
+#[test]
+fn errors_in_a_stream() {
+    let half = |api: Api| match api {
+        Api::OpenaiChat => json!({ "choices": [{ "index": 0, "delta": { "content": "Hel" } }] }),
+        Api::OpenaiResponses => json!({ "type": "response.output_text.delta", "output_index": 0, "delta": "Hel" }),
+        Api::Anthropic => {
+            json!({ "type": "content_block_delta", "index": 0, "delta": { "type": "text_delta", "text": "Hel" } })
+        }
+        Api::Google => json!({ "candidates": [{ "content": { "parts": [{ "text": "Hel" }] } }] }),
+    };
+    let errors = [
+        r#"data: {"error":{"message":"bad tool schema","type":"invalid_request_error","code":null}}"#,
+        r#"data: {"error":"bad tool schema","code":400}"#,
+        r#"data: {"object":"error","message":"bad tool schema","type":"BadRequestError","param":null,"code":400}"#,
+        r#"data: {"type":"error","error":{"type":"invalid_request_error","message":"bad tool schema"}}"#,
+        r#"data: {"type":"error","code":"invalid_request_error","message":"bad tool schema","param":null}"#,
+        r#"data: [{"error":{"code":400,"message":"bad tool schema","status":"INVALID_ARGUMENT"}}]"#,
+        r#"data: {"detail":"bad tool schema","status":400}"#,
+        "event: error\ndata: {\"code\":400,\"message\":\"bad tool schema\"}",
+        "event: error\ndata: invalid_request: bad tool schema",
+    ];
+    for api in Api::ALL {
+        for error in errors {
+            for (before, text) in [(String::new(), ""), (format!("data: {}\n\n", half(api)), "Hel")] {
+                let reply = replay(api, model("p", "m"), &format!("{before}{error}\n\ndata: [DONE]\n\n"));
+                let failure =
+                    reply.failure.as_ref().unwrap_or_else(|| panic!("{}: {error} was passed over", api.name()));
+                assert_eq!((failure.kind, failure.retryable), (RunErrorKind::BadRequest, false), "{error}");
+                assert!(failure.message.contains("bad tool schema"), "{}", failure.message);
+                assert_eq!(reply.text(), text);
+            }
+        }
+    }
+}
+
+/// What a server sends to keep the line open does not count as an answer, also when it looks like one.
+#[test]
+fn pings_are_not_content() {
+    let check = |api: Api, event: Value, expected: Heard| {
+        let start = Start { api: api.name(), model: model("p", "m"), timestamp: 1, seed: 1 };
+        let event = sse::Event { data: event.to_string(), ..sse::Event::default() };
+        assert_eq!(api.dialect().decoder(start).event(&event).unwrap(), expected, "{} {}", api.name(), event.data);
+    };
+    for (text, expected) in [("", Heard::Nothing), ("x", Heard::Content)] {
+        check(Api::OpenaiChat, json!({ "choices": [{ "index": 0, "delta": { "content": text } }] }), expected);
+        let delta = json!({ "type": "response.output_text.delta", "output_index": 0, "delta": text });
+        check(Api::OpenaiResponses, delta, expected);
+        let delta =
+            json!({ "type": "content_block_delta", "index": 0, "delta": { "type": "text_delta", "text": text } });
+        check(Api::Anthropic, delta, expected);
+        check(Api::Google, json!({ "candidates": [{ "content": { "parts": [{ "text": text }] } }] }), expected);
+    }
+    check(Api::OpenaiResponses, json!({ "type": "response.in_progress" }), Heard::Nothing);
+    check(Api::Anthropic, json!({ "type": "ping" }), Heard::Nothing);
+    check(Api::Google, json!({ "usageMetadata": { "promptTokenCount": 1 } }), Heard::Nothing);
+}
+
+/// A server that goes on talking after the end, and never closes, is not listened to for ever.
+#[test]
+fn nothing_new_after_the_end() {
+    let check = |api: Api, events: &[(Value, Heard)]| {
+        let mut decoder =
+            api.dialect().decoder(Start { api: api.name(), model: model("p", "m"), timestamp: 1, seed: 1 });
+        for (event, expected) in events {
+            let event = sse::Event { data: event.to_string(), ..sse::Event::default() };
+            assert_eq!(decoder.event(&event).unwrap(), *expected, "{} {}", api.name(), event.data);
+        }
+    };
+    let choice = |text: &str, reason: Value| json!({ "choices": [{ "index": 0, "delta": { "content": text }, "finish_reason": reason }] });
+    check(
+        Api::OpenaiChat,
+        &[
+            (choice("x", Value::Null), Heard::Content),
+            (choice("", json!("stop")), Heard::Stopped),
+            (json!({ "choices": [], "usage": { "prompt_tokens": 1 } }), Heard::Nothing),
+            (choice("", Value::Null), Heard::Nothing),
+            (choice("y", Value::Null), Heard::Stopped),
+        ],
+    );
+    let part = |text: &str| json!({ "candidates": [{ "content": { "parts": [{ "text": text }] } }] });
+    let end = json!({ "candidates": [{ "finishReason": "STOP" }] });
+    check(Api::Google, &[(part("x"), Heard::Content), (end, Heard::Stopped), (part(""), Heard::Nothing)]);
+}
+
+/// Half a surrogate pair in a reply: the reply is taken all the same.
+#[test]
+fn lone_surrogates() {
+    for (api, stream) in [
+        (Api::OpenaiChat, r#"data: {"choices":[{"index":0,"delta":{"content":"a\ud83dz"},"finish_reason":"stop"}]}"#),
+        (
+            Api::OpenaiResponses,
+            r#"data: {"type":"response.completed","response":{"status":"completed","output":[{"type":"message","content":[{"type":"output_text","text":"a\ud83dz"}]}]}}"#,
+        ),
+        (
+            Api::Anthropic,
+            "data: {\"type\":\"content_block_delta\",\"index\":0,\"delta\":{\"type\":\"text_delta\",\"text\":\"a\\ud83dz\"}}\n\ndata: {\"type\":\"message_stop\"}",
+        ),
+        (Api::Google, r#"data: {"candidates":[{"content":{"parts":[{"text":"a\ud83dz"}]},"finishReason":"STOP"}]}"#),
+    ] {
+        let reply = replay(api, model("p", "m"), &format!("{stream}\n\n"));
+        assert!(reply.failure.is_none(), "{:?}", reply.failure);
+        assert_eq!(reply.text(), "a\u{fffd}z");
+    }
 }
 
 /// The deltas of a whole reply add up to its message, and no block is blank.

@@ -27,7 +27,7 @@ use super::Provider;
 use super::key::{Key, KeySource};
 use super::settings::Timeouts;
 use crate::clock::Clock;
-use crate::dialect::{Api, Decoder, Failure, Heard, Request, Start, StreamEvent, Target, failure};
+use crate::dialect::{Api, Decoder, Failure, Heard, Request, Start, StreamEvent, Target, event, failure};
 use crate::sse;
 
 pub const MAX_EVENT: usize = 16 << 20;
@@ -307,11 +307,15 @@ impl Exchange {
         if text.trim_start().starts_with('<') {
             return Err(failure::web_page(&text));
         }
-        let body: serde_json::Value = serde_json::from_str(text.trim()).map_err(|e| failure::not_json(&text, &e))?;
+        let body: serde_json::Value = event::json(text.trim()).map_err(|e| failure::not_json(&text, &e))?;
         if let Some(failure) = failure::in_stream(&body) {
             return Err(failure);
         }
-        self.decoder.body(body)
+        self.decoder.body(body)?;
+        if !self.decoder.complete() {
+            return Err(fault::no_reply(&text));
+        }
+        Ok(())
     }
 }
 

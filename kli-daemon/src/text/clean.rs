@@ -19,7 +19,7 @@ const LONGEST_SEQUENCE: u16 = 4096;
 /// A line longer than this is handed on in pieces, and then can no longer be overwritten.
 const LONGEST_LINE: usize = 16 * 1024;
 
-/// Decodes UTF-8 (invalid bytes become U+FFFD), drops escape sequences and control characters, and does what a
+/// Decodes UTF-8 (invalid bytes and NUL become U+FFFD), drops escape sequences and control characters, and does what a
 /// terminal does with a carriage return and a backspace, so that of a progress bar its last state is left.
 ///
 /// Memory is bounded by the longest line that is held (16 KiB), whatever comes.
@@ -93,7 +93,7 @@ impl Cleaner {
         self.carriage_return = false;
     }
 
-    /// How many times bytes that are no UTF-8 were replaced.
+    /// How many times bytes that are no UTF-8, or NUL, were replaced.
     pub fn replaced(&self) -> u64 {
         self.replaced
     }
@@ -143,6 +143,13 @@ impl Cleaner {
                 self.shown = self.shown.min(self.line.len());
             }
             '\t' => self.visible(c, text, live),
+            // Padding after a carriage return.
+            '\0' if self.carriage_return => {}
+            // It parts things (`find -print0`): dropped, it would make one word of two.
+            '\0' => {
+                self.replaced += 1;
+                self.visible(char::REPLACEMENT_CHARACTER, text, live);
+            }
             c if c.is_control() => {}
             c => self.visible(c, text, live),
         }

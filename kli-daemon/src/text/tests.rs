@@ -65,7 +65,9 @@ fn check_clean(pieces: &[&[u8]], want: &str) {
 fn cleaner_leaves_plain_text() {
     check_clean(&[b"plain\ntext"], "plain\ntext");
     check_clean(&["zwei 中".as_bytes(), b"\n"], "zwei 中\n");
-    check_clean(&[b"\xff\xfe ok\x00end"], "\u{fffd}\u{fffd} okend");
+    check_clean(&[b"\xff\xfe ok\x00end"], "\u{fffd}\u{fffd} ok\u{fffd}end");
+    check_clean(&[b"a/b\x00c\x00"], "a/b\u{fffd}c\u{fffd}");
+    check_clean(&[b"kept\r\x00\n"], "kept\n");
     check_clean(&[b"cut \xe4\xb8"], "cut \u{fffd}");
     check_clean(&[b"a\r\nb\r\n"], "a\nb\n");
     check_clean(&[b"10%\r50%\r100%\ndone"], "100%\ndone");

@@ -112,7 +112,7 @@ fn answer(outcome: CommandOutcome, timeout: Option<Duration>, sandbox: Sandbox) 
         notes.push(format!("Only the end of the output: the last {shown} of {} lines. {rest}", outcome.total_lines));
     }
     if outcome.replaced {
-        notes.push("Bytes that are not UTF-8 text are shown as U+FFFD.".to_owned());
+        notes.push("Bytes that are not UTF-8 text, and NUL, are shown as U+FFFD.".to_owned());
     }
     if let Some(id) = &outcome.job_id {
         notes.push(format!(

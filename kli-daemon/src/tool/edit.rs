@@ -125,7 +125,11 @@ fn replacements(arguments: &Arguments) -> Result<Vec<Replacement>, String> {
         }
         Some(other) => other,
     };
-    let list = list.as_array().ok_or("The argument `edits` must be a list of {oldText, newText}.")?;
+    let list = match list {
+        Value::Array(list) => list.as_slice(),
+        one @ Value::Object(_) => std::slice::from_ref(one),
+        _ => return Err("The argument `edits` must be a list of {oldText, newText}.".to_owned()),
+    };
     if list.is_empty() {
         return Err("The argument `edits` is an empty list: nothing to do.".to_owned());
     }

@@ -1,25 +1,6 @@
-use super::json::{is_object, without_lone_surrogates};
+use super::json::is_object;
 use super::line::{self, NoRecord, Says};
 use super::*;
-
-#[test]
-fn lone_surrogates_are_replaced_and_pairs_are_not() {
-    let cases = [
-        (r"plain", r"plain"),
-        (r"\ud83d\ude00", r"\ud83d\ude00"),
-        (r"\uD83D\uDE00", r"\uD83D\uDE00"),
-        (r"\ud83d", r"\ufffd"),
-        (r"\ude00\ud83d", r"\ufffd\ufffd"),
-        (r"\ud83d\ud83d\ude00", r"\ufffd\ud83d\ude00"),
-        (r"\\ud83d", r"\\ud83d"),
-        (r"\\\ud83dé", r"\\\ufffdé"),
-        (r"\ud83dé\n", r"\ufffdé\n"),
-        (r"\u00e9\ud83", r"\u00e9\ud83"),
-    ];
-    for (text, right) in cases {
-        assert_eq!(without_lone_surrogates(text), right, "{text}");
-    }
-}
 
 #[test]
 fn only_whole_objects_are_objects() {

@@ -4,15 +4,18 @@ use serde::de::{DeserializeOwned, Deserializer, Error as _, Visitor};
 use serde_json::{Map, Value};
 
 use crate::error::ApiError;
+use crate::surrogates::without_lone_surrogates;
 
 /// Parameters where null has a meaning of its own.
 const NULLABLE: [&str; 3] = ["entryId", "leafId", "label"];
 
-/// Reads parameters as `T`, or says in one sentence what is wrong with them.
+/// Reads parameters as `T`, or says in one sentence what is wrong with them. Half a surrogate pair, as an editor
+/// sends that cuts text between UTF-16 units, is read as U+FFFD.
 pub fn decode_params<T: DeserializeOwned>(raw: Option<&str>) -> Result<T, ApiError> {
     let value = match raw {
         None => Value::Object(Map::new()),
-        Some(raw) => serde_json::from_str(raw).map_err(|e| ApiError::invalid_params(format!("params: {e}")))?,
+        Some(raw) => serde_json::from_str(&without_lone_surrogates(raw))
+            .map_err(|e| ApiError::invalid_params(format!("params: {e}")))?,
     };
     let mut fields = match value {
         Value::Object(fields) => fields,
@@ -106,6 +109,13 @@ mod tests {
         assert_eq!(p.leaf_id, None);
         let p: NavigateTreeParams = decode_params(Some(r#"{"sessionId":"s","entryId":null}"#)).unwrap();
         assert_eq!(p.entry_id, None);
+    }
+
+    #[test]
+    fn half_a_surrogate_pair_is_read() {
+        let p: PromptParams =
+            decode_params(Some(r#"{"sessionId":"s","text":"a\ud83d b\ud83d\ude00 \\ud83d"}"#)).unwrap();
+        assert_eq!(p.text, "a\u{fffd} b\u{1f600} \\ud83d");
     }
 
     #[test]

@@ -6,7 +6,7 @@ use kli_protocol::record::Usage;
 use serde_json::{Value, json};
 
 use crate::dialect::assembler::{CallSlot, Slot};
-use crate::dialect::{Assembler, Decoder, Failure, Heard, Start, failure};
+use crate::dialect::{Assembler, Decoder, Failure, Heard, Start, event, failure};
 use crate::sse;
 
 pub struct MessagesDecoder {
@@ -48,10 +48,12 @@ impl MessagesDecoder {
                 Ok(Heard::Content)
             }
             "content_block_delta" => {
-                if let Some(delta) = event.get("delta") {
-                    self.delta(index, delta);
-                }
-                Ok(Heard::Content)
+                let Some(delta) = event.get("delta") else { return Ok(Heard::Nothing) };
+                self.delta(index, delta);
+                // An empty delta is no better than a ping.
+                let fields = delta.as_object().into_iter().flatten().filter(|(key, _)| *key != "type");
+                let empty = fields.map(|(_, value)| value).all(|value| value.is_null() || value.as_str() == Some(""));
+                Ok(if empty { Heard::Nothing } else { Heard::Content })
             }
             "content_block_stop" => {
                 self.finish(index);
@@ -163,16 +165,11 @@ impl MessagesDecoder {
 
 impl Decoder for MessagesDecoder {
     fn event(&mut self, event: &sse::Event) -> Result<Heard, Failure> {
-        let data = event.data.trim();
-        if data.is_empty() {
-            return Ok(Heard::Nothing);
-        }
-        if data == "[DONE]" {
+        if event::is_done(event) {
             self.ended |= self.stopped;
             return Ok(if self.ended { Heard::End } else { Heard::Nothing });
         }
-        let event: Value = serde_json::from_str(data).map_err(|e| failure::not_json(data, &e))?;
-        self.take(&event)
+        event::read(event)?.map_or(Ok(Heard::Nothing), |event| self.take(&event))
     }
 
     fn body(&mut self, body: Value) -> Result<(), Failure> {

@@ -5,7 +5,7 @@ use kli_protocol::record::Usage;
 use serde_json::Value;
 
 use crate::dialect::assembler::Slot;
-use crate::dialect::{Assembler, Decoder, Failure, Heard, Start, failure};
+use crate::dialect::{Assembler, Decoder, Failure, Heard, Start, event, failure};
 use crate::sse;
 
 pub struct GeminiDecoder {
@@ -31,10 +31,9 @@ impl GeminiDecoder {
             self.reply.refused(format!("The provider refuses the prompt ({reason})."));
             self.stopped = true;
         }
-        let mut heard = Heard::Nothing;
+        let (before, was_stopped) = (self.reply.bytes(), self.stopped);
         // Only one candidate was asked for.
         if let Some(candidate) = chunk.get("candidates").and_then(Value::as_array).and_then(|list| list.first()) {
-            heard = Heard::Content;
             for part in candidate.pointer("/content/parts").and_then(Value::as_array).into_iter().flatten() {
                 self.part(part);
             }
@@ -42,7 +41,7 @@ impl GeminiDecoder {
                 self.stop(reason, candidate.get("finishMessage").and_then(Value::as_str))?;
             }
         }
-        Ok(if self.stopped { Heard::Stopped } else { heard })
+        Ok(Heard::of_chunk(self.reply.bytes() > before, self.stopped, was_stopped))
     }
 
     fn part(&mut self, part: &Value) {
@@ -84,6 +83,7 @@ impl GeminiDecoder {
             "FINISH_REASON_UNSPECIFIED" => return Ok(()),
             "MAX_TOKENS" => self.reply.cut_off(),
             "MALFORMED_FUNCTION_CALL"
+            | "MALFORMED_RESPONSE"
             | "UNEXPECTED_TOOL_CALL"
             | "TOO_MANY_TOOL_CALLS"
             | "MISSING_THOUGHT_SIGNATURE"
@@ -94,14 +94,20 @@ impl GeminiDecoder {
                     format!("The model's reply came to nothing ({why})."),
                 ));
             }
-            "SAFETY" | "RECITATION" | "LANGUAGE" | "BLOCKLIST" | "PROHIBITED_CONTENT" | "SPII" => {
-                self.reply.refused(format!("The provider stopped the reply ({reason})."));
+            // What was refused may stand before it: "IMAGE_SAFETY".
+            "LANGUAGE" | "BLOCKLIST" | "SPII" => self.refuse(reason),
+            _ if ["SAFETY", "RECITATION", "PROHIBITED_CONTENT"].iter().any(|end| reason.ends_with(end)) => {
+                self.refuse(reason);
             }
             // Servers that speak the format have words of their own for an ordinary end.
             _ => {}
         }
         self.stopped = true;
         Ok(())
+    }
+
+    fn refuse(&mut self, reason: &str) {
+        self.reply.refused(format!("The provider stopped the reply ({reason})."));
     }
 
     fn count(&mut self, usage: &Value) {
@@ -120,12 +126,7 @@ impl GeminiDecoder {
 
 impl Decoder for GeminiDecoder {
     fn event(&mut self, event: &sse::Event) -> Result<Heard, Failure> {
-        let data = event.data.trim();
-        if data.is_empty() || data == "[DONE]" {
-            return Ok(Heard::Nothing);
-        }
-        let chunk: Value = serde_json::from_str(data).map_err(|e| failure::not_json(data, &e))?;
-        self.chunk(&chunk)
+        event::read(event)?.map_or(Ok(Heard::Nothing), |chunk| self.chunk(&chunk))
     }
 
     /// Without `alt=sse` a server sends the chunks as a list.

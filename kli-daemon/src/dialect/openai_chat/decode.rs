@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::encode::THINKING_FIELDS;
 use crate::dialect::assembler::{CallSlot, Slot};
-use crate::dialect::{Assembler, Decoder, Failure, Heard, Start, arguments, failure};
+use crate::dialect::{Assembler, Decoder, Failure, Heard, Start, arguments, event, failure};
 use crate::sse;
 
 pub struct ChatDecoder {
@@ -32,6 +32,8 @@ struct Piecemeal {
     index: Option<u64>,
     id: String,
     slot: CallSlot,
+    /// Its name came once more, alone, after its arguments were whole: arguments that follow are another call's.
+    named_again: bool,
 }
 
 impl ChatDecoder {
@@ -53,7 +55,7 @@ impl ChatDecoder {
         if let Some(failure) = failure::in_stream(chunk) {
             return Err(failure);
         }
-        let before = self.reply.bytes();
+        let (before, was_stopped) = (self.reply.bytes(), self.stopped);
         for choice in chunk.get("choices").and_then(Value::as_array).into_iter().flatten() {
             self.choice(choice)?;
         }
@@ -62,13 +64,7 @@ impl ChatDecoder {
         if let Some(usage) = usage.into_iter().flatten().find(|usage| usage.is_object()) {
             self.reply.usage(read_usage(usage));
         }
-        // An empty delta is no better than a ping.
-        let more = self.reply.bytes() > before;
-        Ok(match (self.stopped, more) {
-            (true, _) => Heard::Stopped,
-            (false, true) => Heard::Content,
-            (false, false) => Heard::Nothing,
-        })
+        Ok(Heard::of_chunk(self.reply.bytes() > before, self.stopped, was_stopped))
     }
 
     fn choice(&mut self, choice: &Value) -> Result<(), Failure> {
@@ -219,9 +215,13 @@ impl ChatDecoder {
             return;
         }
         self.end_of_thinking();
+        let mut name = name;
         let place = self.find_call(choice, index, &id, &name, &arguments).unwrap_or_else(|| {
+            if let Some(before) = self.calls.last().filter(|call| call.named_again && name.is_empty()) {
+                self.reply.call_so_far(before.slot).0.clone_into(&mut name);
+            }
             let slot = self.reply.open_call();
-            self.calls.push(Piecemeal { choice, index, id: String::new(), slot });
+            self.calls.push(Piecemeal { choice, index, id: String::new(), slot, named_again: false });
             // Text after a call is another block.
             self.text = Slot::default();
             self.calls.len() - 1
@@ -231,6 +231,8 @@ impl ChatDecoder {
             call.id.clone_from(&id);
         }
         let slot = call.slot;
+        let (old_name, old_arguments) = self.reply.call_so_far(slot);
+        call.named_again = arguments.is_empty() && name == old_name && arguments::is_whole(old_arguments);
         self.reply.call_id(slot, &id);
         self.reply.call_name(slot, &name);
         // Gemini behind this format.
@@ -255,8 +257,9 @@ impl ChatDecoder {
         let (old_name, old_arguments) = self.reply.call_so_far(call.slot);
         let whole = arguments::is_whole(old_arguments);
         let begins = if call.id.is_empty() || id.is_empty() {
-            // Without ids, a name and arguments after a whole call begin another.
-            !name.is_empty() && !arguments.is_empty() && whole
+            // Without ids, a name and arguments after a whole call begin another; so does another name.
+            let named = !name.is_empty() && (!arguments.is_empty() || !old_name.is_empty() && name != old_name);
+            whole && (named || call.named_again && !arguments.is_empty())
         } else {
             // Servers that give each call index 0. Some, though, make up an id for each piece of one call.
             call.id != id && !name.is_empty() && !old_name.is_empty() && (whole || old_arguments.is_empty())
@@ -267,16 +270,11 @@ impl ChatDecoder {
 
 impl Decoder for ChatDecoder {
     fn event(&mut self, event: &sse::Event) -> Result<Heard, Failure> {
-        let data = event.data.trim();
-        if data.is_empty() {
-            return Ok(Heard::Nothing);
-        }
-        if data == "[DONE]" {
+        if event::is_done(event) {
             self.ended = true;
             return Ok(Heard::End);
         }
-        let chunk: Value = serde_json::from_str(data).map_err(|e| failure::not_json(data, &e))?;
-        self.chunk(&chunk)
+        event::read(event)?.map_or(Ok(Heard::Nothing), |chunk| self.chunk(&chunk))
     }
 
     fn body(&mut self, body: Value) -> Result<(), Failure> {

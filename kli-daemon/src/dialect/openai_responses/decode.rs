@@ -7,7 +7,7 @@ use kli_protocol::record::Usage;
 use serde_json::{Value, json};
 
 use crate::dialect::assembler::{CallSlot, Slot};
-use crate::dialect::{Assembler, Decoder, Failure, Heard, Start, failure};
+use crate::dialect::{Assembler, Decoder, Failure, Heard, Start, event, failure};
 use crate::sse;
 
 pub struct ResponsesDecoder {
@@ -62,29 +62,21 @@ impl ResponsesDecoder {
                     self.reply.set_call_arguments(*slot, text("arguments"));
                 }
             }
+            // Some servers call every end `response.completed`, also one that failed.
+            "response.completed" | "response.done"
+                if event.pointer("/response/error").is_some_and(Value::is_object) =>
+            {
+                return Err(failed(event));
+            }
             "response.completed" | "response.incomplete" | "response.done" => {
                 if let Some(response) = event.get("response") {
+                    self.take_output(response);
                     self.end(response);
                 }
                 self.ended = true;
                 return Ok(Heard::End);
             }
-            "response.failed" => {
-                let error =
-                    event.get("response").filter(|response| response.get("error").is_some_and(Value::is_object));
-                let failure = error.and_then(failure::in_stream);
-                return Err(failure.unwrap_or_else(|| {
-                    Failure::passing(RunErrorKind::Overloaded, "The provider failed and gave no reason.")
-                }));
-            }
-            "error" => {
-                let wrapped = json!({ "error": event });
-                let error = if event.get("error").is_some_and(|e| !e.is_null()) { event } else { &wrapped };
-                return match failure::in_stream(error) {
-                    Some(failure) => Err(failure),
-                    None => Ok(Heard::Nothing),
-                };
-            }
+            "response.failed" => return Err(failed(event)),
             _ => {
                 if let Some(failure) = failure::in_stream(event) {
                     return Err(failure);
@@ -94,7 +86,9 @@ impl ResponsesDecoder {
                 return Ok(if forward { Heard::Content } else { Heard::Nothing });
             }
         }
-        Ok(Heard::Content)
+        // An empty delta is no better than a ping.
+        let empty = kind.ends_with(".delta") && text("delta").is_empty();
+        Ok(if empty { Heard::Nothing } else { Heard::Content })
     }
 
     fn begin(&mut self, key: String, item: &Value) {
@@ -181,6 +175,16 @@ impl ResponsesDecoder {
         }
     }
 
+    /// The items of a server that tells them only at the end, or all at once.
+    fn take_output(&mut self, response: &Value) {
+        if !self.reply.is_empty() {
+            return;
+        }
+        for (index, item) in response.get("output").and_then(Value::as_array).into_iter().flatten().enumerate() {
+            self.finish(format!("{index:08}"), item);
+        }
+    }
+
     fn end(&mut self, response: &Value) {
         let number = |path: &str| response.pointer(path).and_then(Value::as_u64).unwrap_or(0);
         let cached = number("/usage/input_tokens_details/cached_tokens");
@@ -200,6 +204,12 @@ impl ResponsesDecoder {
     }
 }
 
+fn failed(event: &Value) -> Failure {
+    let told = event.get("response").filter(|response| response.get("error").is_some_and(Value::is_object));
+    told.and_then(failure::in_stream)
+        .unwrap_or_else(|| Failure::passing(RunErrorKind::Overloaded, "The provider failed and gave no reason."))
+}
+
 fn key_of(event: &Value) -> String {
     match event.get("output_index").and_then(Value::as_u64) {
         Some(index) => format!("{index:08}"),
@@ -212,22 +222,17 @@ fn key_of(event: &Value) -> String {
 
 impl Decoder for ResponsesDecoder {
     fn event(&mut self, event: &sse::Event) -> Result<Heard, Failure> {
-        let data = event.data.trim();
-        if data.is_empty() || data == "[DONE]" {
-            return Ok(Heard::Nothing);
-        }
-        let event: Value = serde_json::from_str(data).map_err(|e| failure::not_json(data, &e))?;
-        self.take(&event)
+        event::read(event)?.map_or(Ok(Heard::Nothing), |event| self.take(&event))
     }
 
     fn body(&mut self, body: Value) -> Result<(), Failure> {
         if body.get("status").and_then(Value::as_str) == Some("failed") {
             return self.take(&json!({ "type": "response.failed", "response": body })).map(|_| ());
         }
-        let Some(output) = body.get("output").and_then(Value::as_array) else { return Ok(()) };
-        for (index, item) in output.iter().enumerate() {
-            self.finish(format!("{index:08}"), item);
+        if !body.get("output").is_some_and(Value::is_array) {
+            return Ok(());
         }
+        self.take_output(&body);
         self.end(&body);
         self.ended = true;
         Ok(())

@@ -81,6 +81,8 @@ fn ends() {
     check(&[text.clone(), stop("FUNCTION_CALL")], StopReason::Stop, false, None);
     check(&[text.clone(), stop("MAX_TOKENS")], StopReason::Length, false, None);
     check(&[text.clone(), stop("SAFETY")], StopReason::Stop, true, None);
+    check(&[stop("IMAGE_SAFETY")], StopReason::Stop, true, None);
+    check(&[stop("BLOCKLIST")], StopReason::Stop, true, None);
     check(&[json!({ "promptFeedback": { "blockReason": "OTHER" } })], StopReason::Stop, true, None);
     check(std::slice::from_ref(&text), StopReason::Error, false, Some((RunErrorKind::Network, true)));
     check(&[text, stop("MALFORMED_FUNCTION_CALL")], StopReason::Error, false, Some((RunErrorKind::Internal, true)));

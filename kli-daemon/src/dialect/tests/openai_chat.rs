@@ -99,6 +99,41 @@ fn broken_tool_calls_beyond_it() {
         ],
         json!([["call_000000000abc_1", "read", {"path": "a"}], ["call_000000000abc_2", "read", {"path": "b"}]]),
     );
+    let two = json!([["call_000000000abc_1", "read", {"path": "a"}], ["call_000000000abc_2", "read", {"path": "b"}]]);
+    check(
+        "neither index nor id, names before arguments",
+        &[
+            json!({"function":f("read","")}),
+            json!({"function":{"arguments":"{\"path\":\"a\"}"}}),
+            json!({"function":f("read","")}),
+            json!({"function":{"arguments":"{\"path\":"}}),
+            json!({"function":{"arguments":"\"b\"}"}}),
+        ],
+        two,
+    );
+    check(
+        "neither index nor id, another name",
+        &[json!({"function":f("read","{}")}), json!({"function":f("ls","")})],
+        json!([["call_000000000abc_1", "read", {}], ["call_000000000abc_2", "ls", {}]]),
+    );
+    check(
+        "the name once more at the end",
+        &[json!({"function":f("read","{\"path\":\"a\"}")}), json!({"function":f("read","")})],
+        json!([["call_000000000abc_1", "read", {"path": "a"}]]),
+    );
+    check(
+        "the name after the arguments",
+        &[json!({"index":0,"id":"c1","function":f("","{\"path\":\"a\"}")}), json!({"index":0,"function":f("read","")})],
+        json!([["c1", "read", {"path": "a"}]]),
+    );
+    check(
+        "all of it once more at the end",
+        &[
+            json!({"index":0,"id":"c1","function":f("read","{\"path\":\"a\"}")}),
+            json!({"index":0,"id":"c1","function":f("read","{\"path\":\"a\"}")}),
+        ],
+        json!([["c1", "read", {"path": "a"}]]),
+    );
     check("never an id", &[json!({"index":0,"function":f("read","{}")})], json!([["call_000000000abc_1", "read", {}]]));
     check(
         "one id for two calls",

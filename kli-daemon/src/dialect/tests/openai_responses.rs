@@ -105,6 +105,13 @@ fn ends() {
     );
     check(&[json!({"type":"response.failed","response":{"error":null}})], Some((RunErrorKind::Overloaded, true)));
     check(
+        &[
+            json!({"type":"response.completed","response":{"status":"failed","error":{"code":"server_error","message":"oops"}}}),
+        ],
+        Some((RunErrorKind::Overloaded, true)),
+    );
+    check(&[json!({"type":"response.completed","response":{"status":"completed","error":null}})], None);
+    check(
         &[json!({"type":"error","code":"rate_limit_exceeded","message":"slow down"})],
         Some((RunErrorKind::RateLimited, true)),
     );
@@ -126,6 +133,14 @@ fn items_that_come_only_whole() {
         json!({"type":"response.completed","response":{"status":"completed"}}),
     ];
     let reply = play(&stream(&events));
+    assert_eq!((reply.text().as_str(), reply.calls()), ("hi", json!([["c", "read", {}]])));
+    // Only with the end.
+    let output: Vec<&Value> = events.iter().filter_map(|event| event.get("item")).collect();
+    let end = json!({"type":"response.completed","response":{"status":"completed","output":output}});
+    let reply = play(&stream(std::slice::from_ref(&end)));
+    assert_eq!((reply.text().as_str(), reply.calls()), ("hi", json!([["c", "read", {}]])));
+    // Told once already.
+    let reply = play(&stream(&[events[0].clone(), events[1].clone(), end]));
     assert_eq!((reply.text().as_str(), reply.calls()), ("hi", json!([["c", "read", {}]])));
 }
 

@@ -82,6 +82,12 @@ pub fn cut_short(empty: bool) -> Failure {
     Failure::passing(RunErrorKind::Network, what)
 }
 
+/// A whole body that is neither a reply nor an error that we know.
+pub fn no_reply(body: &str) -> Failure {
+    let said = failure::quote(body);
+    Failure::passing(RunErrorKind::Network, format!("The provider's answer holds no reply of a model: {said}"))
+}
+
 pub fn too_large(what: &str) -> Failure {
     Failure::fatal(RunErrorKind::BadRequest, format!("The provider sent too much: {what}."))
 }

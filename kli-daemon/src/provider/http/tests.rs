@@ -195,6 +195,9 @@ async fn faults() {
         "",
     )
     .await;
+    let odd = answer("200 OK", "application/json", "", "{\"status\":\"starting up\"}");
+    let failure = check(vec![Act::Send(odd)], Kind::Network, true, "").await;
+    assert!(failure.message.contains("starting up"), "{}", failure.message);
     check(
         vec![Act::Send(answer("302 Found", "text/html", "location: http://elsewhere.test/\r\n", ""))],
         Kind::BadRequest,

@@ -62,6 +62,8 @@ fn damage_costs_no_more_than_the_damaged_line() {
     let (front, back) = a1.split_at(a1.len() - 5);
     check("raw newline", lines(&[HEADER, &u1, front, back, &u2]), "u2", "badLine badLine missingParent");
     check("without id", lines(&[HEADER, &u1, r#"{"type":"message","timestamp":"t"}"#, &a1, &u2]), "u1 a1 u2", "noId");
+    let state = r#"{"type":"runtime_state","timestamp":"t"}"#;
+    check("a state of another program at the end", lines(&[HEADER, &u1, &a1, &u2, state]), "u1 a1 u2", "noId");
     check("without type", lines(&[HEADER, &u1, r#"{"id":"x"}"#, &a1, &u2]), "u1 a1 u2", "noType");
     check("numeric id", lines(&[HEADER, &u1, r#"{"type":"message","id":7}"#, &a1, &u2]), "u1 a1 u2", "noId");
     check("duplicate", lines(&[HEADER, &u1, &a1, &entry("u1", "a1"), &u2]), "u1 a1 u2", "duplicateId");

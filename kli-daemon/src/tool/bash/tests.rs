@@ -29,7 +29,12 @@ async fn outputs_and_exit_codes() {
         (
             "printf '\\xff\\xfe ok\\x00end'",
             false,
-            "\u{fffd}\u{fffd} okend\n\n[Bytes that are not UTF-8 text are shown as U+FFFD.]",
+            "\u{fffd}\u{fffd} ok\u{fffd}end\n\n[Bytes that are not UTF-8 text, and NUL, are shown as U+FFFD.]",
+        ),
+        (
+            "printf 'a\\0b\\0'",
+            false,
+            "a\u{fffd}b\u{fffd}\n\n[Bytes that are not UTF-8 text, and NUL, are shown as U+FFFD.]",
         ),
         ("pwd", false, &format!("{}\n", place.at("").to_string_lossy().trim_end_matches('/'))),
         ("[[ a == a ]] && echo bash", false, "bash\n"),

@@ -41,6 +41,7 @@ fn arguments_in_all_their_forms() {
         (json!({"edits": [{"oldText": "b", "newText": "B"}]}), Ok(b"a B c\n".as_slice())),
         (json!({"oldText": "b", "newText": "B"}), Ok(b"a B c\n")),
         (json!({"edits": "[{\"oldText\": \"b\", \"newText\": \"B\"}]"}), Ok(b"a B c\n")),
+        (json!({"edits": {"oldText": "b", "newText": "B"}}), Ok(b"a B c\n")),
         (json!({}), Err("`edits` is missing")),
         (json!({"edits": []}), Err("empty list")),
         (json!({"edits": "nonsense"}), Err("must be a list")),
