@@ -30,7 +30,7 @@ fn works(what: &str, program: &str, args: &[&str]) -> bool {
 
 fn has_neovim() -> bool {
     // The oldest that the examples are for; Debian 12 has 0.7.
-    let probe = "+lua os.exit(vim.uv and vim.fs.joinpath and 0 or 1)";
+    let probe = "+lua vim.cmd(vim.uv and vim.fs.joinpath and 'qa!' or 'cq')";
     works("Neovim 0.10 or newer", "nvim", &["--headless", "--clean", probe])
 }
 
@@ -147,7 +147,7 @@ end)
 vim.wait(10000, function() return ended ~= nil end, 10)
 io.stdout:flush()
 if ended ~= 'done' then io.stderr:write(ended or 'nothing came') end
-os.exit(ended == 'done' and 0 or 1)
+vim.cmd(ended == 'done' and 'qa!' or 'cq')
 ";
 
 /// It prints messages; the text is in the deltas.
