@@ -38,7 +38,13 @@ const UNATTENDED: &[(&str, &str)] = &[
     ("MANPAGER", "cat"),
     ("SYSTEMD_PAGER", "cat"),
     ("TERM", "dumb"),
+    ("VIMINIT", VIM),
 ];
+
+/// Vim and Neovim with no input read what they print to, and wait for ever: without input they leave. One that has
+/// something to read, or was told on its command line what to do, goes on. Their own first files, which this variable
+/// stands in for, are read as before.
+const VIM: &str = r#"if resolve("/proc/self/fd/0") ==# "/dev/null" | call timer_start(2000, {-> execute("cquit!")}) | endif | if has("nvim") | runtime init.vim init.lua | elseif filereadable(expand("~/.vimrc")) | source ~/.vimrc | elseif filereadable(expand("~/.vim/vimrc")) | source ~/.vim/vimrc | endif"#;
 
 /// How long output is waited for that may still be on its way when the shell has ended.
 const AFTER_EXIT: Duration = Duration::from_millis(200);

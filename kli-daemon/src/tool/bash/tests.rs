@@ -121,6 +121,24 @@ async fn nothing_asks_or_opens_an_editor() {
     assert!(!log.is_error && text(&log).contains("two"));
 }
 
+/// F129: an editor called by its name too; one that is told what to do does it, with the person's own settings.
+#[tokio::test]
+async fn vim_does_not_wait_for_a_person() {
+    let place = Place::new();
+    if run(&place, "vim --version | grep -q +timers").await.is_error {
+        eprintln!("skipped: there is no Vim with timers");
+        return;
+    }
+    let begin = Instant::now();
+    assert!(run(&place, "vim new").await.is_error);
+    assert!(begin.elapsed() < Duration::from_secs(10), "{:?}", begin.elapsed());
+    run(&place, "echo 'let mine = \"hello\"' > .vimrc").await;
+    let told = run(&place, "HOME=$PWD vim -c 'call setline(1, mine)' -c wq told; cat told").await;
+    assert!(text(&told).ends_with("hello\n"), "{}", text(&told));
+    let piped = run(&place, r"printf 'ihello\033:wq\n' | vim piped; cat piped").await;
+    assert!(text(&piped).ends_with("hello\n"), "{}", text(&piped));
+}
+
 /// F125: cut at a character, wherever it falls.
 #[tokio::test]
 async fn a_long_output_is_cut_and_kept_whole_in_a_file() {
