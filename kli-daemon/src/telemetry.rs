@@ -10,7 +10,7 @@ use std::io::{self, IsTerminal};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::PathBuf;
 
-use tracing_appender::non_blocking::{ErrorCounter, WorkerGuard};
+use tracing_appender::non_blocking::{ErrorCounter, NonBlockingBuilder, WorkerGuard};
 use tracing_appender::rolling::{InitError, RollingFileAppender, Rotation};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::ParseError;
@@ -57,6 +57,8 @@ pub const FILTER_VARIABLE: &str = "KLI_LOG";
 pub const FILE_PREFIX: &str = "kli-daemon";
 pub const FILE_SUFFIX: &str = "log";
 const MAX_FILES: usize = 7;
+/// Lines that may wait to be written. There is room for all of them from the beginning.
+const MAX_WAITING: usize = 4096;
 
 /// Starts the log of this process. `filter` is what [`FILTER_VARIABLE`] says, if it is set.
 pub fn start(to: LogTo, filter: Option<&str>) -> Result<Telemetry, TelemetryError> {
@@ -64,9 +66,10 @@ pub fn start(to: LogTo, filter: Option<&str>) -> Result<Telemetry, TelemetryErro
     let colours = to == LogTo::Stderr && io::stderr().is_terminal();
     // Bounded, and lossy at the bound: a slow disk, or a pipe that nobody reads, must not hold up a run, and one
     // that was closed must not end it.
+    let waiting = NonBlockingBuilder::default().buffered_lines_limit(MAX_WAITING);
     let (lines, writer) = match to {
-        LogTo::Stderr => tracing_appender::non_blocking(io::stderr()),
-        LogTo::Directory(path) => tracing_appender::non_blocking(files(path)?),
+        LogTo::Stderr => waiting.finish(io::stderr()),
+        LogTo::Directory(path) => waiting.finish(files(path)?),
     };
     let lost = lines.error_counter();
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(colours).with_writer(lines);
