@@ -6,7 +6,7 @@
 //! tested there. Nothing in here waits for a fixed time: a wait ends by the thing waited for or by [`PATIENCE`].
 //! Everything is blocking and threads, so that a test reads from top to bottom.
 
-pub mod binary;
+mod binary;
 mod client;
 mod daemon;
 pub mod fixtures;

@@ -106,10 +106,10 @@ fn neovim_over_the_bridge() {
     let p = Place::with([Reply::text("the answer")]);
     let script = p.work_dir.path().join("ask.lua");
     std::fs::write(&script, OVER_THE_BRIDGE).unwrap();
-    let kli = kli_tests::binary::kli();
+    let kli = p.daemon.kli_command::<&str>(p.work_dir.path(), &[]);
     let mut command = Command::new("nvim");
     command.args(["--headless", "--clean", "-S"]).arg(&script).current_dir(p.work_dir.path());
-    command.env("KLI", kli).env("KLI_SOCKET", &p.daemon.socket).env("QUESTION", QUESTION);
+    command.env("KLI", kli.get_program()).env("KLI_SOCKET", &p.daemon.socket).env("QUESTION", QUESTION);
     for (variable, place) in [("XDG_STATE_HOME", "state"), ("XDG_DATA_HOME", "data"), ("XDG_CONFIG_HOME", "config")] {
         command.env(variable, p.daemon.home.join(place));
     }

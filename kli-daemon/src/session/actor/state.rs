@@ -168,7 +168,7 @@ impl Actor {
         self.with_cache(|cache| cache.look_at_end(&self.log, self.tip(), look))
     }
 
-    fn with_cache<R>(&self, look: impl FnOnce(&mut branch::Cache) -> R) -> R {
+    pub(super) fn with_cache<R>(&self, look: impl FnOnce(&mut branch::Cache) -> R) -> R {
         look(&mut self.cache.lock().unwrap_or_else(std::sync::PoisonError::into_inner))
     }
 

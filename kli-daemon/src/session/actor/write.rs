@@ -1,7 +1,5 @@
 //! Appending records, and telling of them.
 
-use std::sync::PoisonError;
-
 use kli_protocol::api::{Event, EventBody, RunOutcome};
 use kli_protocol::record::{
     Body, Entry, Kind, ModelChange, OptionChange, Record, SessionInfoRecord, ThinkingLevelChange,
@@ -10,6 +8,7 @@ use kli_protocol::{ApiError, ErrorKind};
 
 use super::Actor;
 use crate::session::api_error;
+use crate::session::branch::Cache;
 use crate::session::hub::Published;
 use crate::store::events::{EventLog, Kept};
 use crate::store::{Durability, Ix};
@@ -64,7 +63,7 @@ impl Actor {
         }
         let taken_in = self.log.take_in_foreign().map_err(api_error)?;
         if !taken_in.is_empty() {
-            self.cache.lock().unwrap_or_else(PoisonError::into_inner).forget();
+            self.with_cache(Cache::forget);
             self.refresh_branch();
             self.tell_taken_in(&taken_in);
         }
@@ -108,13 +107,10 @@ impl Actor {
             run.tip = moved.map(|(_, ix)| *ix).or(run.tip);
         }
         let kinds: Vec<Kind> = records.iter().map(|record| record.body.kind()).collect();
-        {
-            let mut cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
-            match appended.taken_in.is_empty() {
-                true => cache.appended(&self.log, records, &appended.ixs),
-                false => cache.forget(),
-            }
-        }
+        self.with_cache(|cache| match appended.taken_in.is_empty() {
+            true => cache.appended(&self.log, records, &appended.ixs),
+            false => cache.forget(),
+        });
         if kinds.iter().any(|kind| changes_branch(*kind)) || !appended.taken_in.is_empty() {
             self.refresh_branch();
         }
