@@ -13,18 +13,16 @@ mod slab;
 #[cfg(test)]
 mod tests;
 
-use std::borrow::Cow;
 use std::collections::HashMap;
 
 use bytemuck::{Pod, Zeroable};
 use kli_protocol::api::Mode;
 use kli_protocol::record::{Kind, Usage};
 
-use ids::Id;
-pub use ids::IdTable;
-pub use push::{Note, Place, Pushed};
+pub use ids::{Id, IdTable};
+pub use push::{Note, Place, Plain, Pushed};
 use serde::{Deserialize, Serialize};
-pub use slab::{Loaded, Slab};
+pub use slab::Slab;
 
 /// A record's place in what one session can see: first the base's records (as of the fork), then its own, in
 /// file order. Stays good as long as the log does.
@@ -108,6 +106,14 @@ impl Row {
         })
     }
 
+    /// `foreign`: where ids lie that are not 8 hex digits.
+    fn id_in<'a>(&self, foreign: &'a [u8]) -> Id<'a> {
+        if self.flags & FOREIGN_ID == 0 {
+            return Id::Hex(self.id);
+        }
+        Id::Text(ids::stored(foreign, self.id))
+    }
+
     fn role_number(role: Option<Role>) -> u8 {
         match role {
             None => 0,
@@ -147,7 +153,7 @@ pub fn link(ix: u32) -> Option<Ix> {
 pub trait Above {
     fn row(&self, ix: u32) -> Option<Row>;
     /// A visible record by its whole id.
-    fn find(&self, id: &str) -> Option<u32>;
+    fn find(&self, id: Id<'_>) -> Option<u32>;
 }
 
 /// No base.
@@ -156,7 +162,7 @@ impl Above for () {
         None
     }
 
-    fn find(&self, _: &str) -> Option<u32> {
+    fn find(&self, _: Id<'_>) -> Option<u32> {
         None
     }
 }
@@ -311,16 +317,19 @@ impl Index {
 
     /// An own record by its whole id.
     pub fn find(&self, id: &str) -> Option<u32> {
-        let wanted = Id::of(id);
+        self.find_id(Id::of(id))
+    }
+
+    pub fn find_id(&self, id: Id<'_>) -> Option<u32> {
         let ordinal =
-            self.ids.find(wanted.hash(), |n| self.rows.get(n as usize).is_some_and(|row| self.id_of(row) == wanted))?;
+            self.ids.find(id.hash(), |n| self.rows.get(n as usize).is_some_and(|row| self.id_of(row) == id))?;
         Some(self.rest.start + ordinal)
     }
 
     /// Looks at where these ids would be, all at once, so that the memory is near when they are pushed: one after
     /// another each would wait for it.
-    pub fn fetch<'a>(&self, ids: impl Iterator<Item = Cow<'a, str>>) {
-        let touched = ids.fold(0u32, |sum, id| sum.wrapping_add(self.ids.first(Id::of(&id).hash()).unwrap_or(0)));
+    pub fn fetch(&self, ids: impl Iterator<Item = Id<'static>>) {
+        let touched = ids.fold(0u32, |sum, id| sum.wrapping_add(self.ids.first(id.hash()).unwrap_or(0)));
         std::hint::black_box(touched);
     }
 
@@ -328,11 +337,8 @@ impl Index {
         self.rest.keys.get(key).map(|ix| Ix(*ix))
     }
 
-    fn id_of(&self, row: &Row) -> Id<'_> {
-        if row.flags & FOREIGN_ID == 0 {
-            return Id::Hex(row.id);
-        }
-        Id::Text(ids::stored(&self.foreign, row.id))
+    fn id_of<'a>(&'a self, row: &Row) -> Id<'a> {
+        row.id_in(&self.foreign)
     }
 
     /// The id of an own record.

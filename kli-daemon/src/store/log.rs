@@ -13,7 +13,7 @@ use super::scan::{Progress, Shape, Warnings};
 use super::sidecar::{self, Indexer, Leftover};
 use super::sync::{Job, Syncer};
 use super::{Durability, Facts, Ix, Node, Result, StoreError, names};
-use crate::tree::{Above, Index, NONE, Row, line, link};
+use crate::tree::{Above, Id, Index, NONE, Row, line, link};
 
 /// One session's records.
 pub struct Log {
@@ -563,14 +563,14 @@ impl Above for BaseView<'_> {
         (ix < self.log.start).then(|| base.log.row(ix)).flatten()
     }
 
-    fn find(&self, id: &str) -> Option<u32> {
+    fn find(&self, id: Id<'_>) -> Option<u32> {
         let base = self.log.base.as_ref()?;
         let start = self.log.start;
         base.log.chain().find_map(|log| {
             // Let go of the lock before `is_ancestor` takes it again.
             let (ix, target) = {
                 let index = &log.read().index;
-                let ix = index.find(id).filter(|ix| *ix < start)?;
+                let ix = index.find_id(id).filter(|ix| *ix < start)?;
                 (ix, index.target(ix))
             };
             let shared = |ix: u32| base.log.is_ancestor(Ix(ix), base.entry);

@@ -1,8 +1,10 @@
 //! Reads a session's lines into its index, whatever state the file is in: damage costs the damaged line and a
 //! warning, nothing else.
 
+mod batch;
 mod lines;
 
+use std::borrow::Cow;
 use std::io;
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -12,15 +14,19 @@ use kli_protocol::record::{Header, HeaderKind, KLI_SESSION_VERSION, SESSION_VERS
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use lines::{Line, Piece, THREADED, first_line, pieces};
+use batch::{Batch, Other, What};
+use lines::{THREADED, first_line, parts};
 
 use super::medium::Medium;
 use super::{Result, StoreError};
 use crate::tree::line::{self, NoRecord};
-use crate::tree::{Above, Index, Ix, Note, Place, Pushed, json};
+use crate::tree::{Above, Id, Index, Ix, Note, Plain, Pushed, json};
 
 /// So many warnings of a file are kept.
 const WARNINGS: usize = 100;
+
+/// A shorter line is hardly ever a message.
+const SHORTEST: u64 = 100;
 
 /// The format of a file's records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -165,9 +171,10 @@ pub fn records(
 ) -> io::Result<Vec<Ix>> {
     let mut taken = Vec::new();
     let size = source.medium.size().unwrap_or_default();
-    pieces(source.medium, progress.covered, |piece| {
+    let batch = || Batch::new(source.shape);
+    parts(source.medium, progress.covered, batch, |batch| {
         let mut reader = Reader { source, index, above, progress, warnings, taken: &mut taken };
-        reader.take_all(piece, size)
+        reader.take(batch, size)
     })?;
     Ok(taken)
 }
@@ -182,72 +189,94 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    fn take_all(&mut self, piece: &Piece, size: u64) -> ControlFlow<()> {
+    fn take(&mut self, batch: &Batch, size: u64) -> ControlFlow<()> {
         if size > THREADED {
             // Once it is known how long lines are here: the table is made in its size.
-            if let Some(first) = piece.lines.first().filter(|_| self.index.is_empty()) {
-                let length = (piece.len() / piece.lines.len() as u64).max(1);
-                self.index.reserve((size.saturating_sub(first.offset) / length) as usize);
+            if self.index.is_empty() && batch.lines > 0 {
+                let length = (batch.len() / u64::from(batch.lines)).max(SHORTEST);
+                self.index.reserve((size.saturating_sub(batch.start) / length) as usize);
             }
-            self.index.fetch(piece.lines.iter().filter_map(|line| line.checked.quick.as_ref()?.id(piece.text(line))));
+            self.index.fetch(batch.plain.iter().map(Plain::id));
         }
-        for line in &piece.lines {
-            if self.take(piece, line).is_break() {
-                return ControlFlow::Break(());
+        let mut usages = batch.usages.iter();
+        let mut others = batch.others.iter().peekable();
+        let mut last = None;
+        for (number, plain) in batch.plain.iter().enumerate() {
+            while let Some(other) = others.next_if(|other| other.at <= number) {
+                self.other(other, batch, &mut last);
+            }
+            let usage = plain.usage.then(|| usages.next()).flatten();
+            let pushed = self.index.push_plain(plain, usage, self.above);
+            if self.pushed(pushed, plain.id(), plain.offset()) {
+                last = Some(number);
             }
         }
-        ControlFlow::Continue(())
+        for other in others {
+            self.other(other, batch, &mut last);
+        }
+        self.timed(batch, last);
+        self.progress.lines = self.progress.lines.saturating_add(batch.lines);
+        if batch.lines > 0 {
+            self.progress.covered = batch.end.unwrap_or(self.progress.covered);
+            self.progress.tail = batch.tail;
+        }
+        if batch.tail == Tail::Clean { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
     }
 
-    fn take(&mut self, piece: &Piece, line: &Line) -> ControlFlow<()> {
-        self.progress.lines = self.progress.lines.saturating_add(1);
-        let (offset, bytes) = (line.offset, piece.text(line));
-        if !line.closed && !line.checked.object {
-            if bytes.is_empty() {
-                self.progress.covered = line.end;
-                self.progress.tail = Tail::Unclosed;
-            } else {
-                self.progress.tail = Tail::Torn;
-                self.warn("tornTail", "the last line is cut off and left out: it begins", offset);
+    /// `last`: the plain record whose time is the session's.
+    fn other(&mut self, other: &Other, batch: &Batch, last: &mut Option<usize>) {
+        let read = match &other.what {
+            What::Record(line) => Ok(Cow::Borrowed(&**line)),
+            What::V1(bytes) => {
+                // The header is line 1.
+                let number = self.progress.lines.saturating_add(other.line).saturating_add(1);
+                line::read_v1(bytes, format!("{number:08x}"), self.progress.last_id.clone()).map(Cow::Owned)
             }
-            return ControlFlow::Break(());
-        }
-        self.progress.covered = line.end;
-        self.progress.tail = if line.closed { Tail::Clean } else { Tail::Unclosed };
-        let read = match self.source.shape {
-            _ if !line.checked.object => Err(NoRecord::Damaged),
-            // The header is line 1.
-            Shape::V1 => {
-                let id = format!("{:08x}", self.progress.lines + 1);
-                line::read_v1(bytes, id, self.progress.last_id.clone())
+            What::None(reason) => Err(*reason),
+            What::Torn => {
+                return self.warn("tornTail", "the last line is cut off and left out: it begins", other.place.offset);
             }
-            Shape::V2 | Shape::V3 => line::read_checked(bytes, line.checked.quick.as_ref()),
         };
-        match read {
-            Ok(record) => self.push(&record, Place { offset, len: bytes.len() as u32, crc: line.crc }),
-            Err(_) if bytes.is_empty() => {}
-            Err(NoRecord::Damaged) => self.warn("badLine", "a line that is not a JSON object is left out", offset),
-            Err(NoRecord::NoId) => self.warn("noId", "a record without an id is left out", offset),
-            Err(NoRecord::NoType) => self.warn("noType", "a record without a type is left out", offset),
-            Err(NoRecord::Header) => {}
-        }
-        ControlFlow::Continue(())
-    }
-
-    fn push(&mut self, record: &line::Line<'_>, place: Place) {
-        match self.index.push(record, place, self.above) {
-            Pushed::Node(ix) => {
-                self.taken.push(ix);
-                if self.source.shape == Shape::V1 {
+        let (kind, what) = match read {
+            Ok(record) => {
+                self.timed(batch, last.take());
+                let pushed = self.index.push(&record, other.place, self.above);
+                let is_in = self.pushed(pushed, Id::of(&record.id), other.place.offset);
+                if is_in && self.source.shape == Shape::V1 {
                     self.progress.last_id = Some(record.id.clone().into_owned());
                 }
+                return;
+            }
+            Err(NoRecord::Damaged) => ("badLine", "a line that is not a JSON object is left out"),
+            Err(NoRecord::Unreadable) => {
+                ("badLine", "a line nested too deep, or with a number out of range, is left out")
+            }
+            Err(NoRecord::NoId) => ("noId", "a record without an id is left out"),
+            Err(NoRecord::NoType) => ("noType", "a record without a type is left out"),
+            Err(NoRecord::Header) => return,
+        };
+        self.warn(kind, what, other.place.offset);
+    }
+
+    fn timed(&mut self, batch: &Batch, last: Option<usize>) {
+        if let Some(time) = last.and_then(|number| batch.time(number)) {
+            self.index.set_updated_at(time);
+        }
+    }
+
+    /// Whether it is a record of the session now.
+    fn pushed(&mut self, pushed: Pushed, id: Id<'_>, offset: u64) -> bool {
+        match pushed {
+            Pushed::Node(ix) => {
+                self.taken.push(ix);
+                return true;
             }
             Pushed::Duplicate => {
-                let what = format!("a second record with the id {} is left out", record.id);
-                self.warn("duplicateId", &what, place.offset);
+                self.warn("duplicateId", &format!("a second record with the id {id} is left out"), offset);
             }
-            Pushed::Full => self.warn("badLine", "a record too many is left out", place.offset),
+            Pushed::Full => self.warn("badLine", "a record too many is left out", offset),
         }
+        false
     }
 
     fn warn(&mut self, kind: &str, what: &str, offset: u64) {

@@ -23,7 +23,7 @@ use sha2::{Digest, Sha256};
 use super::log::{Log, State};
 use super::medium::{self, Medium};
 use super::scan::{Head, Progress, Tail, Warnings};
-use crate::tree::{Index, Loaded, Parts, Rest, Slab};
+use crate::tree::{Index, Parts, Rest, Slab};
 
 /// Of a smaller file a scan is as fast.
 pub const ABOVE: u64 = 1 << 20;
@@ -98,8 +98,8 @@ pub fn load(
     if !same {
         return None;
     }
-    let rows = Slab::load(mapped(&stored, part(0)?)?)?;
-    let slots = Slab::load(mapped(&stored, part(1)?)?)?;
+    let rows = mapped(&stored, part(0)?)?;
+    let slots = mapped(&stored, part(1)?)?;
     let (at, len, crc) = part(2)?;
     let foreign = checked(&stored, at, len, crc)?;
     let index = Index::from_parts(Parts { rows, slots, foreign, rest: about.rest });
@@ -128,14 +128,14 @@ fn checked(file: &File, at: u64, len: usize, crc: u32) -> Option<Vec<u8>> {
 }
 
 /// A part as memory; changes to it stay in memory.
-fn mapped(file: &File, (at, len, crc): (u64, usize, u32)) -> Option<Box<dyn Loaded>> {
+fn mapped<T: Pod>(file: &File, (at, len, crc): (u64, usize, u32)) -> Option<Slab<T>> {
     if len == 0 {
-        return Some(Box::new(Vec::new()));
+        return Some(Slab::default());
     }
     // SAFETY: the map is private, so our writes reach nobody. Others may change a file under any map; this one is
     // 0600 in a directory of ours and replaced by rename only, and rows are plain numbers whose every use is checked.
     let map = unsafe { MmapOptions::new().offset(at).len(len).map_copy(file) }.ok()?;
-    (crc32fast::hash(&map) == crc).then(|| Box::new(map) as Box<dyn Loaded>)
+    (crc32fast::hash(&map) == crc).then(|| Slab::load(map))?
 }
 
 /// An index to be written, and what it is about.

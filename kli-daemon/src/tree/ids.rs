@@ -125,17 +125,22 @@ impl IdTable {
     }
 
     /// The row number among those of this hash for which `is` holds.
-    #[inline]
     pub fn find(&self, hash: u32, is: impl Fn(u32) -> bool) -> Option<u32> {
-        let mask = self.slots.len().checked_sub(1)?;
+        self.look(hash, is).ok()
+    }
+
+    /// As `find`, or else the slot where such a row would be put (none fits where the table is empty).
+    #[inline]
+    pub fn look(&self, hash: u32, is: impl Fn(u32) -> bool) -> Result<u32, usize> {
+        let Some(mask) = self.slots.len().checked_sub(1) else { return Err(usize::MAX) };
         let bits = self.bits();
         let tag = hash.checked_shr(bits).unwrap_or(0);
         let mut at = hash as usize & mask;
         loop {
-            let slot = *self.slots.get(at)?;
-            let number = (slot & mask as u32).checked_sub(1)?;
+            let slot = self.slots.get(at).copied().unwrap_or(0);
+            let Some(number) = (slot & mask as u32).checked_sub(1) else { return Err(at) };
             if slot.checked_shr(bits).unwrap_or(0) == tag && is(number) {
-                return Some(number);
+                return Ok(number);
             }
             at = (at + 1) & mask;
         }
@@ -157,32 +162,33 @@ impl IdTable {
 
     fn grow(&mut self, slots: usize, hash_of: impl Fn(u32) -> u32) {
         let mask = self.slots.len().saturating_sub(1) as u32;
-        let old = std::mem::replace(&mut self.slots, vec![0; slots].into());
+        let old = std::mem::replace(&mut self.slots, Slab::zeroed(slots));
+        self.used = 0;
         for slot in old.iter().filter(|slot| **slot != 0) {
             let number = (slot & mask).saturating_sub(1);
             self.put(hash_of(number), number);
         }
     }
 
-    /// `hash_of` a row number that is already in, for when the table grows.
-    pub fn insert(&mut self, hash: u32, number: u32, hash_of: impl Fn(u32) -> u32) {
+    /// Makes room for one more; `hash_of` a row number that is already in.
+    pub fn grow_for_one(&mut self, hash_of: impl Fn(u32) -> u32) {
         if (self.used + 1) * 4 > self.slots.len() * 3 {
             self.grow((self.slots.len() * 2).max(8), hash_of);
         }
-        self.put(hash, number);
-        self.used += 1;
     }
 
-    fn put(&mut self, hash: u32, number: u32) {
-        let Some(mask) = self.slots.len().checked_sub(1) else { return };
+    /// Puts a number into a slot that `look` found; there must be room for it.
+    pub fn fill(&mut self, slot: usize, hash: u32, number: u32) {
         let tag = hash.checked_shr(self.bits()).unwrap_or(0).checked_shl(self.bits()).unwrap_or(0);
-        let mut at = hash as usize & mask;
-        while let Some(there) = self.slots.get_mut(at) {
-            if *there == 0 {
-                *there = tag | (number + 1);
-                return;
-            }
-            at = (at + 1) & mask;
+        if let Some(place) = self.slots.get_mut(slot) {
+            *place = tag | (number + 1);
+            self.used += 1;
+        }
+    }
+
+    pub fn put(&mut self, hash: u32, number: u32) {
+        if let Err(slot) = self.look(hash, |_| false) {
+            self.fill(slot, hash, number);
         }
     }
 
@@ -202,7 +208,8 @@ mod tests {
             let mut table = IdTable::default();
             let hash = |number: u32| Id::Hex(number % few).hash();
             for number in 0..3_000 {
-                table.insert(hash(number), number, hash);
+                table.grow_for_one(hash);
+                table.put(hash(number), number);
                 for old in [0, number / 2, number] {
                     assert_eq!(table.find(hash(old), |n| n == old), Some(old), "{few} {number}");
                 }

@@ -28,7 +28,7 @@ pub struct Line<'a> {
 }
 
 impl Line<'_> {
-    fn into_owned(self) -> Line<'static> {
+    pub fn into_owned(self) -> Line<'static> {
         let owned = |text: Cow<'_, str>| Cow::Owned(text.into_owned());
         let (id, parent, timestamp) = (owned(self.id), self.parent.map(owned), owned(self.timestamp));
         Line { id, parent, timestamp, kind: self.kind, role: self.role, key: self.key, says: self.says }
@@ -50,6 +50,8 @@ pub enum Says {
 pub enum NoRecord {
     /// Not UTF-8, or no JSON object.
     Damaged,
+    /// A JSON object that serde does not take: nested deeper than it goes, or with a number out of range.
+    Unreadable,
     NoType,
     NoId,
     /// A second header.
@@ -57,124 +59,38 @@ pub enum NoRecord {
 }
 
 /// Reads a line; `bytes` is without white space around it.
-pub fn read(bytes: &[u8]) -> Result<Line<'static>, NoRecord> {
-    match Checked::of(bytes) {
-        Checked { object: true, quick } => read_checked(bytes, quick.as_ref()).map(Line::into_owned),
-        _ => Err(NoRecord::Damaged),
+pub fn read(bytes: &[u8]) -> Result<Line<'_>, NoRecord> {
+    let bare = json::Bare::of(bytes);
+    if !bare.is_text {
+        return Err(NoRecord::Damaged);
     }
-}
-
-/// As `read`, of bytes that were found to be a JSON object.
-pub fn read_checked<'a>(bytes: &'a [u8], quick: Option<&'a Quick>) -> Result<Line<'a>, NoRecord> {
-    match quick.and_then(|quick| quick.line(bytes)) {
-        Some(line) => Ok(line),
-        None => slow(bytes),
-    }
-}
-
-/// What a look at a line without its index gives: any thread may take it.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Checked {
-    /// It is one JSON object and nothing else.
-    pub object: bool,
-    /// None: a line of another program, or one whose fields lie elsewhere.
-    pub quick: Option<Quick>,
-}
-
-impl Checked {
-    pub fn of(bytes: &[u8]) -> Checked {
-        let bare = json::Bare::of(bytes);
-        if !bare.is_text {
-            return Checked::default();
-        }
-        // What was taken by hand need not be checked again, unless it could hide a control character.
-        match quick(bytes).filter(|_| !bare.controls) {
-            Some(quick) => {
-                let Hand { at, depth, usage } = &quick.hand;
-                let usage = usage.start as usize..usage.end as usize;
-                let object = json::ends_object(bytes, *at as usize, *depth as usize, &usage);
-                Checked { object, quick: Some(quick).filter(|_| object) }
-            }
-            None => Checked { object: json::is_object(bytes), quick: None },
-        }
+    // What was taken by hand need not be checked again, unless it could hide a control character.
+    match quick(bytes).filter(|_| !bare.controls) {
+        Some(quick) if json::ends_object(bytes, quick.hand.at, quick.hand.depth, &quick.hand.usage) => Ok(quick.line),
+        Some(_) => Err(NoRecord::Damaged),
+        None if json::is_object(bytes) => slow(bytes),
+        None => Err(NoRecord::Damaged),
     }
 }
 
 /// A line whose fields lie where we and pi write them.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Quick {
-    kind: Kind,
-    role: Option<Role>,
-    id: Text,
-    parent: Option<Text>,
-    timestamp: Text,
-    usage: Option<Usage>,
-    key: Option<String>,
-    /// What was taken by hand.
+struct Quick<'a> {
+    line: Line<'a>,
     hand: Hand,
 }
 
 /// Taken by hand: up to here, with so many objects open, and the value of `usage`.
-#[derive(Clone, Debug, PartialEq)]
 struct Hand {
-    at: u32,
-    depth: u32,
-    usage: Range<u32>,
+    at: usize,
+    depth: usize,
+    usage: Range<usize>,
 }
 
-/// A string of a line. Short ones are kept as they are, so that whoever takes lines from other threads need not fetch
-/// these for them.
-#[derive(Clone, Debug, PartialEq)]
-enum Text {
-    Short(u8, [u8; Text::SHORT]),
-    At(Range<u32>),
-}
-
-impl Text {
-    /// Holds a time stamp.
-    const SHORT: usize = 24;
-
-    fn of(line: &[u8], range: Range<usize>) -> Option<Text> {
-        let text = line.get(range.clone())?;
-        let mut short = [0; Text::SHORT];
-        Some(match short.get_mut(..text.len()) {
-            Some(place) => {
-                place.copy_from_slice(text);
-                Text::Short(text.len() as u8, short)
-            }
-            None => Text::At(u32::try_from(range.start).ok()?..u32::try_from(range.end).ok()?),
-        })
+/// What a line of pi's first format says, whose id and parent are where it lies.
+pub fn read_v1(bytes: &[u8], id: String, parent: Option<String>) -> Result<Line<'static>, NoRecord> {
+    if !json::is_object(bytes) {
+        return Err(NoRecord::Damaged);
     }
-
-    fn in_line<'a>(&'a self, line: &'a [u8]) -> Option<Cow<'a, str>> {
-        let bytes = match self {
-            Text::Short(length, bytes) => bytes.get(..usize::from(*length)),
-            Text::At(range) => line.get(range.start as usize..range.end as usize),
-        };
-        std::str::from_utf8(bytes?).ok().map(Cow::Borrowed)
-    }
-}
-
-impl Quick {
-    pub fn id<'a>(&'a self, bytes: &'a [u8]) -> Option<Cow<'a, str>> {
-        self.id.in_line(bytes)
-    }
-
-    fn line<'a>(&'a self, bytes: &'a [u8]) -> Option<Line<'a>> {
-        Some(Line {
-            kind: self.kind,
-            role: self.role,
-            id: self.id.in_line(bytes)?,
-            parent: self.parent.as_ref().and_then(|parent| parent.in_line(bytes)),
-            timestamp: self.timestamp.in_line(bytes)?,
-            key: self.key.clone(),
-            says: self.usage.map_or(Says::Nothing, Says::Usage),
-        })
-    }
-}
-
-/// What a line of pi's first format says (a JSON object), whose id and parent are where it lies.
-pub fn read_v1(bytes: &[u8], id: String, parent: Option<String>) -> Result<Line<'_>, NoRecord> {
     match slow(bytes) {
         Err(NoRecord::NoId) => {
             let mut fields = object(bytes)?;
@@ -186,7 +102,7 @@ pub fn read_v1(bytes: &[u8], id: String, parent: Option<String>) -> Result<Line<
     }
 }
 
-fn quick(line: &[u8]) -> Option<Quick> {
+fn quick(line: &[u8]) -> Option<Quick<'_>> {
     let mut at = Cursor { line, at: 0 };
     at.expect(b"{\"type\":\"")?;
     let name = at.string()?;
@@ -221,11 +137,11 @@ fn quick(line: &[u8]) -> Option<Quick> {
         }
         _ => (None, 1),
     };
-    let mut hand = Hand { at: u32::try_from(at.at).ok()?, depth, usage: 0..0 };
+    let mut hand = Hand { at: at.at, depth, usage: 0..0 };
     let usage = match role {
         Some(Role::Assistant) => match usage_at_end(line, at.at) {
             Some((usage, range)) => {
-                hand.usage = u32::try_from(range.start).ok()?..u32::try_from(range.end).ok()?;
+                hand.usage = range;
                 Some(usage)
             }
             None => slow_usage(line),
@@ -236,12 +152,14 @@ fn quick(line: &[u8]) -> Option<Quick> {
         Kind::Message | Kind::Custom | Kind::CustomMessage => idempotency_key(line),
         _ => None,
     };
+    let text = |range: Range<usize>| std::str::from_utf8(line.get(range)?).ok().map(Cow::Borrowed);
     let parent = match parent.filter(|id| !id.is_empty()) {
-        Some(parent) => Some(Text::of(line, parent)?),
+        Some(parent) => Some(text(parent)?),
         None => None,
     };
-    let (id, timestamp) = (Text::of(line, id)?, Text::of(line, timestamp)?);
-    Some(Quick { kind, role, id, parent, timestamp, usage, key, hand })
+    let (id, timestamp) = (text(id)?, text(timestamp)?);
+    let says = usage.map_or(Says::Nothing, Says::Usage);
+    Some(Quick { line: Line { kind, role, id, parent, timestamp, key, says }, hand })
 }
 
 struct Cursor<'a> {
@@ -254,8 +172,10 @@ impl<'a> Cursor<'a> {
         self.line.get(self.at..).unwrap_or_default()
     }
 
-    fn expect(&mut self, what: &[u8]) -> Option<()> {
-        self.rest().starts_with(what).then(|| self.at += what.len())
+    /// Of a length that is known: a call to compare would take longer than comparing.
+    #[inline(always)]
+    fn expect<const N: usize>(&mut self, what: &[u8; N]) -> Option<()> {
+        (self.rest().first_chunk() == Some(what)).then(|| self.at += N)
     }
 
     /// The rest of a string without escapes, and its closing quote.
@@ -268,7 +188,7 @@ impl<'a> Cursor<'a> {
     }
 
     /// A whole number that stands at `name`.
-    fn number(&mut self, name: &[u8]) -> Option<u64> {
+    fn number<const N: usize>(&mut self, name: &[u8; N]) -> Option<u64> {
         self.expect(name)?;
         let digits = self.rest().iter().take_while(|b| b.is_ascii_digit()).count();
         let (number, rest) = self.rest().split_at_checked(digits)?;
@@ -283,7 +203,7 @@ impl<'a> Cursor<'a> {
         Some(number.iter().fold(0, |n, digit| n * 10 + u64::from(digit - b'0')))
     }
 
-    fn price(&mut self, name: &[u8]) -> Option<f64> {
+    fn price<const N: usize>(&mut self, name: &[u8; N]) -> Option<f64> {
         self.expect(name)?;
         let end = memchr2(b',', b'}', self.rest())?;
         let number = self.rest().get(..end)?;
@@ -370,8 +290,7 @@ fn usage_of(value: Option<&Value>) -> Says {
 
 fn object(line: &[u8]) -> Result<Map<String, Value>, NoRecord> {
     let text = std::str::from_utf8(line).map_err(|_| NoRecord::Damaged)?;
-    // What is an object and yet cannot be read is nested deeper than serde goes.
-    serde_json::from_str(&json::without_lone_surrogates(text)).map_err(|_| NoRecord::Damaged)
+    serde_json::from_str(&json::without_lone_surrogates(text)).map_err(|_| NoRecord::Unreadable)
 }
 
 fn slow(line: &[u8]) -> Result<Line<'static>, NoRecord> {

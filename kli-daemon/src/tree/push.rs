@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use kli_protocol::record::Kind;
+use kli_protocol::record::{Kind, Usage};
 
 use super::ids::{self, Id};
 use super::line::{Line, Says};
@@ -38,17 +38,97 @@ pub enum Note {
     Cycle { ix: Ix },
 }
 
+/// A record of which only the place in the tree counts, and usage: nearly all are, and of a large file a million come
+/// from other threads.
+#[derive(Clone, Copy, Debug)]
+pub struct Plain {
+    place: Place,
+    id: u32,
+    parent: Option<u32>,
+    kind: Kind,
+    role: Option<Role>,
+    /// It has a usage, which goes beside.
+    pub usage: bool,
+}
+
+impl Plain {
+    /// None: more counts of the record, or its ids are not 8 hex digits.
+    pub fn of(line: &Line<'_>, place: Place) -> Option<Plain> {
+        let hex = |id: &str| match Id::of(id) {
+            Id::Hex(n) => Some(n),
+            Id::Text(_) => None,
+        };
+        let usage = match line.says {
+            Says::Nothing => false,
+            Says::Usage(_) => true,
+            _ => return None,
+        };
+        let parent = match &line.parent {
+            Some(parent) => Some(hex(parent)?),
+            None => None,
+        };
+        let (id, kind, role) = (hex(&line.id)?, line.kind, line.role);
+        line.key.is_none().then_some(Plain { place, id, parent, kind, role, usage })
+    }
+
+    /// Of the line's first byte.
+    pub fn offset(&self) -> u64 {
+        self.place.offset
+    }
+
+    pub fn id(&self) -> Id<'static> {
+        Id::Hex(self.id)
+    }
+}
+
 impl Index {
     /// Appends a record.
     pub fn push(&mut self, line: &Line<'_>, place: Place, above: &dyn Above) -> Pushed {
-        if self.find(&line.id).is_some() || above.find(&line.id).is_some() {
-            return Pushed::Duplicate;
+        let parent = line.parent.as_deref().map(Id::of);
+        let pushed = self.add(Id::of(&line.id), parent, (line.kind, line.role), place, above);
+        if let Pushed::Node(Ix(ix)) = pushed {
+            self.fold(line, ix, above);
         }
+        pushed
+    }
+
+    /// Appends a plain record, but for its time.
+    pub fn push_plain(&mut self, plain: &Plain, usage: Option<&Usage>, above: &dyn Above) -> Pushed {
+        let (id, parent) = (Id::Hex(plain.id), plain.parent.map(Id::Hex));
+        let pushed = self.add(id, parent, (plain.kind, plain.role), plain.place, above);
+        if let (Pushed::Node(_), Some(usage)) = (pushed, usage) {
+            self.rest.tally.usage += *usage;
+        }
+        pushed
+    }
+
+    /// The time of the last record that has one.
+    pub fn set_updated_at(&mut self, timestamp: &str) {
+        self.rest.tally.updated_at.clear();
+        self.rest.tally.updated_at.push_str(timestamp);
+    }
+
+    fn add(
+        &mut self,
+        id: Id<'_>,
+        wanted: Option<Id<'_>>,
+        (kind, role): (Kind, Option<Role>),
+        place: Place,
+        above: &dyn Above,
+    ) -> Pushed {
+        let rows = &self.rows;
+        let foreign = &self.foreign;
+        self.ids.grow_for_one(|n| rows.get(n as usize).map_or(0, |row| row.id_in(foreign).hash()));
+        let hash = id.hash();
+        let is = |n: u32| rows.get(n as usize).is_some_and(|row| row.id_in(foreign) == id);
+        let slot = match self.ids.look(hash, is) {
+            Err(slot) if above.find(id).is_none() => slot,
+            _ => return Pushed::Duplicate,
+        };
         let ix = self.end();
         if ix >= NONE - 1 {
             return Pushed::Full;
         }
-        let wanted = line.parent.as_deref();
         let parent = wanted.and_then(|id| self.look_up(id, above));
         let mut row = Row {
             offset: place.offset,
@@ -65,11 +145,10 @@ impl Index {
             first_child: NONE,
             last_child: NONE,
             next: NONE,
-            kind: line.kind as u8,
-            role: Row::role_number(line.role),
+            kind: kind as u8,
+            role: Row::role_number(role),
             flags: 0,
         };
-        let id = Id::of(&line.id);
         match id {
             Id::Hex(n) => row.id = n,
             Id::Text(text) => {
@@ -80,12 +159,22 @@ impl Index {
         }
         self.derive(ix, &mut row, above);
         self.rows.push(row);
-        self.insert_id(id.hash(), ix - self.rest.start);
+        self.ids.fill(slot, hash, ix - self.rest.start);
         self.hang(ix);
         if let (None, Some(missing)) = (parent, wanted) {
-            self.rest.waiting.entry(missing.into()).or_default().push(ix);
+            self.rest.waiting.entry(missing.to_string().into()).or_default().push(ix);
         }
-        self.fold(line, ix, parent, above);
+        if kind.becomes_leaf() {
+            self.rest.leaf = ix;
+        } else if kind == Kind::Leaf && (parent.is_some() || wanted.is_none()) {
+            self.rest.leaf = parent.unwrap_or(NONE);
+        }
+        self.rest.tally.nodes += u64::from(!kind.is_mark());
+        self.rest.tally.messages += u64::from(is_message(&row));
+        if row.is_prompt() {
+            self.rest.tally.first_prompt.get_or_insert(Ix(ix));
+            self.rest.tally.last_prompt = Some(Ix(ix));
+        }
         Pushed::Node(Ix(ix))
     }
 
@@ -154,23 +243,22 @@ impl Index {
 
     /// Makes room for so many records in all, as far as that can be told: a table that grows is filled anew.
     pub fn reserve(&mut self, rows: usize) {
-        let mut ids = std::mem::take(&mut self.ids);
-        ids.reserve(rows, |n| self.rows.get(n as usize).map_or(0, |row| self.id_of(row).hash()));
-        self.ids = ids;
+        let (known, foreign) = (&self.rows, &self.foreign);
+        self.ids.reserve(rows, |n| known.get(n as usize).map_or(0, |row| row.id_in(foreign).hash()));
+        self.rows.reserve(rows);
     }
 
     fn insert_id(&mut self, hash: u32, number: u32) {
-        let mut ids = std::mem::take(&mut self.ids);
-        ids.insert(hash, number, |n| self.rows.get(n as usize).map_or(0, |row| self.id_of(row).hash()));
-        self.ids = ids;
+        let (rows, foreign) = (&self.rows, &self.foreign);
+        self.ids.grow_for_one(|n| rows.get(n as usize).map_or(0, |row| row.id_in(foreign).hash()));
+        self.ids.put(hash, number);
     }
 
-    fn look_up(&self, id: &str, above: &dyn Above) -> Option<u32> {
-        let wanted = Id::of(id);
-        let near = self.rows.iter().rev().take(LOOK_BACK).position(|row| self.id_of(row) == wanted);
+    fn look_up(&self, id: Id<'_>, above: &dyn Above) -> Option<u32> {
+        let near = self.rows.iter().rev().take(LOOK_BACK).position(|row| self.id_of(row) == id);
         match near {
             Some(back) => Some(self.end() - 1 - u32::try_from(back).ok()?),
-            None => self.find(id).or_else(|| above.find(id)),
+            None => self.find_id(id).or_else(|| above.find(id)),
         }
     }
 
@@ -235,23 +323,9 @@ impl Index {
     }
 
     /// What a record says about the session as a whole.
-    fn fold(&mut self, line: &Line<'_>, ix: u32, parent: Option<u32>, above: &dyn Above) {
-        if line.kind.becomes_leaf() {
-            self.rest.leaf = ix;
-        } else if line.kind == Kind::Leaf && (parent.is_some() || line.parent.is_none()) {
-            self.rest.leaf = parent.unwrap_or(NONE);
-        }
-        if let Some(row) = self.row(ix).copied() {
-            self.rest.tally.nodes += u64::from(!row.kind().is_mark());
-            self.rest.tally.messages += u64::from(is_message(&row));
-            if row.is_prompt() {
-                self.rest.tally.first_prompt.get_or_insert(Ix(ix));
-                self.rest.tally.last_prompt = Some(Ix(ix));
-            }
-        }
+    fn fold(&mut self, line: &Line<'_>, ix: u32, above: &dyn Above) {
         if !line.timestamp.is_empty() {
-            self.rest.tally.updated_at.clear();
-            self.rest.tally.updated_at.push_str(&line.timestamp);
+            self.set_updated_at(&line.timestamp);
         }
         if let Some(key) = &line.key {
             self.rest.keys.entry(key.as_str().into()).or_insert(ix);
@@ -260,14 +334,14 @@ impl Index {
             Says::Nothing => {}
             Says::Usage(usage) => self.rest.tally.usage += *usage,
             Says::Label { target, label } => {
-                if let Some(target) = self.look_up(target, above) {
+                if let Some(target) = self.look_up(Id::of(target), above) {
                     let label = label.as_deref().filter(|text| !text.is_empty()).map(Into::into);
                     self.rest.labels.entry(target).or_default().push(Labelling { mark: Ix(ix), label });
                     self.rest.targets.insert(ix, target);
                 }
             }
             Says::Edit { target } => {
-                if let Some(target) = self.look_up(target, above) {
+                if let Some(target) = self.look_up(Id::of(target), above) {
                     self.rest.targets.insert(ix, target);
                 }
             }

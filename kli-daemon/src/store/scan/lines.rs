@@ -1,23 +1,25 @@
-//! Lines of a file at about the speed of reading it: in pieces, of which several are read and checked at a time, and
-//! handed out in order.
+//! Lines of a file at about the speed of reading it: several threads read parts of it and make of their lines what is
+//! wanted, which is handed out in order. The bytes stay with the thread that read them: memory goes slowly from one
+//! processor to another.
 
 use std::io;
-use std::ops::{ControlFlow, Range};
+use std::ops::ControlFlow;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use memchr::memchr;
 
 use crate::store::medium::Medium;
-use crate::tree::line::Checked;
 
-/// How much is read at a time.
+/// How much is read at a time: it fits beside what else a processor's own cache holds.
 const PIECE: u64 = 128 * 1024;
+/// Pieces of a part.
+const PART: u64 = 8;
 const PAGE: u64 = 4096;
 /// From this size on more threads help, as many as there are processors, but no more than this.
 pub const THREADED: u64 = 4 << 20;
 const THREADS: usize = 4;
-/// Pieces of each thread that may wait for those before them.
-const AHEAD: usize = 3;
+/// Parts of each thread that may wait for those before them.
+const AHEAD: usize = 2;
 /// A longer line is no record.
 const LINE: usize = 512 * 1024 * 1024;
 /// A header must be within this.
@@ -25,41 +27,24 @@ const HEADER: usize = 1024 * 1024;
 
 const BOM: &[u8] = b"\xef\xbb\xbf";
 
-/// Where a line lies, and what it is.
-pub struct Line {
-    /// In the piece's bytes: without white space around it, and a BOM in front.
-    pub text: Range<usize>,
+/// Where a line lies.
+pub struct Line<'a> {
+    /// Without white space around it, and a BOM in front; of one that is too long, nothing.
+    pub text: &'a [u8],
     /// Of the text's first byte, and behind the line's LF, in the file.
     pub offset: u64,
     pub end: u64,
     /// By an LF.
     pub closed: bool,
-    pub checked: Checked,
-    /// Of the text.
-    pub crc: u32,
+    /// Longer than any record.
+    pub long: bool,
 }
 
-/// The lines that begin in one part of a file.
-#[derive(Default)]
-pub struct Piece {
-    buffer: Vec<u8>,
-    pub lines: Vec<Line>,
-    /// The file ends in it.
-    last: bool,
-}
-
-impl Piece {
-    pub fn text(&self, line: &Line) -> &[u8] {
-        self.buffer.get(line.text.clone()).unwrap_or_default()
-    }
-
-    /// Bytes of its lines.
-    pub fn len(&self) -> u64 {
-        match (self.lines.first(), self.lines.last()) {
-            (Some(first), Some(last)) => last.end - first.offset,
-            _ => 0,
-        }
-    }
+/// What is made of the lines of one part, on whatever thread.
+pub trait Take: Send {
+    fn line(&mut self, line: &Line<'_>);
+    /// To be used anew.
+    fn clear(&mut self);
 }
 
 /// How a file is cut: pieces end at multiples of [`PIECE`], the first begins where it is told to and the last goes on
@@ -76,16 +61,28 @@ impl<'a> Cut<'a> {
         Cut { medium, from, count: (size.div_ceil(PIECE)).saturating_sub(from / PIECE).max(1) }
     }
 
-    /// Reads a piece; `spare` is one that is not needed any more.
-    fn read(&self, number: u64, spare: Piece) -> io::Result<Piece> {
+    fn parts(&self) -> u64 {
+        self.count.div_ceil(PART)
+    }
+
+    /// Takes the lines that begin in a part; whether the file ends in it.
+    fn part(&self, number: u64, buffer: &mut Vec<u8>, take: &mut impl Take) -> io::Result<bool> {
+        let first = number * PART;
+        for number in first..(first + PART).min(self.count) {
+            if self.piece(number, buffer, take)? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    fn piece(&self, number: u64, buffer: &mut Vec<u8>, take: &mut impl Take) -> io::Result<bool> {
         let first = number == 0;
         let begin = if first { self.from } else { (self.from / PIECE + number) * PIECE };
         let end = if number + 1 >= self.count { u64::MAX } else { (self.from / PIECE + number + 1) * PIECE };
         // The byte before tells whether a line begins here.
         let start = if first { begin } else { begin - 1 };
-        let mut window = Window::new(self.medium, start, spare.buffer);
-        let mut piece = Piece { lines: spare.lines, ..Piece::default() };
-        piece.lines.clear();
+        let mut window = Window::new(self.medium, start, std::mem::take(buffer));
         window.grow(end.min(begin + PIECE).saturating_add(PAGE) - start)?;
         let mut at = start;
         if !first {
@@ -96,16 +93,15 @@ impl<'a> Cut<'a> {
         }
         while at < end && at <= window.end() {
             let Some(line) = window.line(at)? else { break };
+            take.line(&line);
             at = line.end;
-            let closed = line.closed;
-            piece.lines.push(line);
-            if !closed {
+            if !line.closed {
                 break;
             }
         }
-        piece.last = window.ended && (at == window.end() || number + 1 >= self.count);
-        piece.buffer = window.buffer;
-        Ok(piece)
+        let last = window.ended && (at == window.end() || number + 1 >= self.count);
+        *buffer = window.buffer;
+        Ok(last)
     }
 }
 
@@ -179,7 +175,7 @@ impl<'a> Window<'a> {
     }
 
     /// The line that begins at `at`; none at the end of the file.
-    fn line(&mut self, at: u64) -> io::Result<Option<Line>> {
+    fn line(&mut self, at: u64) -> io::Result<Option<Line<'_>>> {
         let within = self.line_end(at, at.saturating_add(LINE as u64))?;
         if at >= self.end() {
             return Ok(None);
@@ -198,13 +194,8 @@ impl<'a> Window<'a> {
         let bom = if at == 0 { line.strip_prefix(BOM) } else { None };
         let front = bom.unwrap_or(line).trim_ascii_start();
         let skipped = line.len() - front.len();
-        let text = front.trim_ascii_end();
-        // Of one that is too long only that it is there counts.
-        let checked = if long { Checked::default() } else { Checked::of(text) };
-        let crc = if checked.object { crc32fast::hash(text) } else { 0 };
-        let from = self.base + usize::try_from(at - self.start).unwrap_or(usize::MAX) + skipped;
-        let offset = at + skipped as u64;
-        Ok(Some(Line { text: from..from + text.len(), offset, end, closed, checked, crc }))
+        let text = if long { &[] } else { front.trim_ascii_end() };
+        Ok(Some(Line { text, offset: at + skipped as u64, end, closed, long }))
     }
 
     /// Where a line ends of which only the beginning is held; no line can follow in this window then.
@@ -226,25 +217,30 @@ impl<'a> Window<'a> {
     }
 }
 
-/// Calls `each` with every piece from `from` on, in order.
-pub fn pieces(medium: &dyn Medium, from: u64, mut each: impl FnMut(&Piece) -> ControlFlow<()>) -> io::Result<()> {
+/// Calls `each` with what was taken of every part from `from` on, in order.
+pub fn parts<T: Take>(
+    medium: &dyn Medium,
+    from: u64,
+    new: impl Fn() -> T + Sync,
+    mut each: impl FnMut(&T) -> ControlFlow<()>,
+) -> io::Result<()> {
     let cut = Cut::new(medium, from);
     let threads = match cut.count * PIECE < THREADED {
         true => 1,
         false => std::thread::available_parallelism().map_or(1, |n| n.get().min(THREADS)),
     };
     if threads == 1 {
-        let mut spare = Piece::default();
-        for number in 0..cut.count {
-            let piece = cut.read(number, spare)?;
-            if each(&piece).is_break() || piece.last {
+        let (mut buffer, mut taken) = (Vec::new(), new());
+        for number in 0..cut.parts() {
+            taken.clear();
+            let last = cut.part(number, &mut buffer, &mut taken)?;
+            if each(&taken).is_break() || last {
                 break;
             }
-            spare = piece;
         }
         return Ok(());
     }
-    let crew = Crew { cut, ahead: (threads * AHEAD) as u64, work: Mutex::default(), changed: Condvar::new() };
+    let crew = Crew { cut, new, ahead: (threads * AHEAD) as u64, work: Mutex::default(), changed: Condvar::new() };
     std::thread::scope(|scope| {
         // Ends them also when `each` panics.
         let _end = End(&crew);
@@ -255,57 +251,64 @@ pub fn pieces(medium: &dyn Medium, from: u64, mut each: impl FnMut(&Piece) -> Co
     })
 }
 
-/// Those who read pieces side by side, and the one who hands them out and reads where none is ready.
-struct Crew<'a> {
+/// Those who read parts side by side, and the one who hands out what they took and reads where none is ready.
+struct Crew<'a, T, N> {
     cut: Cut<'a>,
+    new: N,
     ahead: u64,
-    /// A mutex, since the pieces come from several threads and go by one; held to put and to take them.
-    work: Mutex<Work>,
+    /// A mutex, since the parts come from several threads and go by one; held to put and to take them.
+    work: Mutex<Work<T>>,
     changed: Condvar,
 }
 
-#[derive(Default)]
-struct Work {
+struct Work<T> {
     /// To be read next, and to be handed out next.
     next: u64,
     wanted: u64,
-    ready: Vec<(u64, io::Result<Piece>)>,
-    spare: Vec<Piece>,
+    ready: Vec<(u64, io::Result<(T, bool)>)>,
+    spare: Vec<T>,
     over: bool,
 }
 
-impl Work {
-    fn claim(&mut self, crew: &Crew<'_>) -> Option<(u64, Piece)> {
-        let free = !self.over && self.next < crew.cut.count && self.next < self.wanted + crew.ahead;
-        free.then(|| {
-            self.next += 1;
-            (self.next - 1, self.spare.pop().unwrap_or_default())
-        })
+impl<T> Default for Work<T> {
+    fn default() -> Work<T> {
+        Work { next: 0, wanted: 0, ready: Vec::new(), spare: Vec::new(), over: false }
     }
 }
 
-impl<'a> Crew<'a> {
-    fn work(&self) -> MutexGuard<'_, Work> {
+impl<'a, T: Take, N: Fn() -> T> Crew<'a, T, N> {
+    fn work(&self) -> MutexGuard<'_, Work<T>> {
         self.work.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn wait<'g>(&self, work: MutexGuard<'g, Work>) -> MutexGuard<'g, Work> {
+    fn wait<'g>(&self, work: MutexGuard<'g, Work<T>>) -> MutexGuard<'g, Work<T>> {
         self.changed.wait(work).unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn read(&self, (number, spare): (u64, Piece)) {
-        let piece = self.cut.read(number, spare);
-        self.work().ready.push((number, piece));
+    /// A part to be read, and something to put it in.
+    fn claim(&self, work: &mut Work<T>) -> Option<(u64, T)> {
+        let free = !work.over && work.next < self.cut.parts() && work.next < work.wanted + self.ahead;
+        free.then(|| {
+            work.next += 1;
+            (work.next - 1, work.spare.pop().unwrap_or_else(&self.new))
+        })
+    }
+
+    fn read(&self, (number, mut taken): (u64, T), buffer: &mut Vec<u8>) {
+        taken.clear();
+        let read = self.cut.part(number, buffer, &mut taken);
+        self.work().ready.push((number, read.map(|last| (taken, last))));
         self.changed.notify_all();
     }
 
     fn help(&self) {
+        let mut buffer = Vec::new();
         let mut work = self.work();
-        while !work.over && work.next < self.cut.count {
-            match work.claim(self) {
+        while !work.over && work.next < self.cut.parts() {
+            match self.claim(&mut work) {
                 Some(claimed) => {
                     drop(work);
-                    self.read(claimed);
+                    self.read(claimed, &mut buffer);
                     work = self.work();
                 }
                 None => work = self.wait(work),
@@ -313,24 +316,25 @@ impl<'a> Crew<'a> {
         }
     }
 
-    fn lead(&self, mut each: impl FnMut(&Piece) -> ControlFlow<()>) -> io::Result<()> {
+    fn lead(&self, mut each: impl FnMut(&T) -> ControlFlow<()>) -> io::Result<()> {
+        let mut buffer = Vec::new();
         let mut work = self.work();
-        while work.wanted < self.cut.count {
+        while work.wanted < self.cut.parts() {
             let wanted = work.wanted;
             if let Some(at) = work.ready.iter().position(|(number, _)| *number == wanted) {
-                let (_, piece) = work.ready.swap_remove(at);
+                let (_, part) = work.ready.swap_remove(at);
                 drop(work);
-                let piece = piece?;
-                if each(&piece).is_break() || piece.last {
+                let (taken, last) = part?;
+                if each(&taken).is_break() || last {
                     return Ok(());
                 }
                 work = self.work();
                 work.wanted += 1;
-                work.spare.push(piece);
+                work.spare.push(taken);
                 self.changed.notify_all();
-            } else if let Some(claimed) = work.claim(self) {
+            } else if let Some(claimed) = self.claim(&mut work) {
                 drop(work);
-                self.read(claimed);
+                self.read(claimed, &mut buffer);
                 work = self.work();
             } else {
                 work = self.wait(work);
@@ -340,9 +344,9 @@ impl<'a> Crew<'a> {
     }
 }
 
-struct End<'a>(&'a Crew<'a>);
+struct End<'c, 'a, T: Take, N: Fn() -> T>(&'c Crew<'a, T, N>);
 
-impl Drop for End<'_> {
+impl<T: Take, N: Fn() -> T> Drop for End<'_, '_, T, N> {
     fn drop(&mut self) {
         self.0.work().over = true;
         self.0.changed.notify_all();
@@ -356,8 +360,7 @@ pub fn first_line(medium: &dyn Medium) -> io::Result<Option<(Vec<u8>, u64, bool)
     let mut at = 0;
     while let Some(line) = window.line(at)? {
         if !line.text.is_empty() {
-            let bytes = window.buffer.get(line.text).unwrap_or_default();
-            return Ok(Some((bytes.to_vec(), line.end, line.closed)));
+            return Ok(Some((line.text.to_vec(), line.end, line.closed)));
         }
         at = line.end;
         if at > HEADER as u64 {
@@ -372,20 +375,33 @@ mod tests {
     use super::*;
     use crate::store::medium::{Budget, Memory};
 
-    /// All lines as they come: offset, end, closed, text; however many threads there are.
-    fn all(bytes: &[u8], from: u64) -> Vec<(u64, u64, bool, Vec<u8>)> {
+    /// Offset, end, closed, text.
+    type Lines = Vec<(u64, u64, bool, Vec<u8>)>;
+
+    impl Take for Lines {
+        fn line(&mut self, line: &Line<'_>) {
+            self.push((line.offset, line.end, line.closed, line.text.to_vec()));
+        }
+
+        fn clear(&mut self) {
+            Vec::clear(self);
+        }
+    }
+
+    /// All lines as they come, however many threads there are.
+    fn all(bytes: &[u8], from: u64) -> Lines {
         let memory = Memory::new(Budget::new(u64::MAX));
         memory.append(bytes).unwrap();
         let mut lines = Vec::new();
-        pieces(&memory, from, |piece| {
-            lines.extend(piece.lines.iter().map(|l| (l.offset, l.end, l.closed, piece.text(l).to_vec())));
+        parts(&memory, from, Lines::new, |part: &Lines| {
+            lines.extend_from_slice(part);
             ControlFlow::Continue(())
         })
         .unwrap();
         lines
     }
 
-    fn expected(bytes: &[u8], from: u64) -> Vec<(u64, u64, bool, Vec<u8>)> {
+    fn expected(bytes: &[u8], from: u64) -> Lines {
         let mut at = from;
         let mut lines = Vec::new();
         for line in bytes[from as usize..].split_inclusive(|b| *b == b'\n') {
@@ -432,7 +448,7 @@ mod tests {
         let memory = Memory::new(Budget::new(u64::MAX));
         memory.append(&b"{}\n".repeat(3_000_000)).unwrap();
         let mut count = 0;
-        pieces(&memory, 0, |_| {
+        parts(&memory, 0, Lines::new, |_| {
             count += 1;
             if count == 3 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         })

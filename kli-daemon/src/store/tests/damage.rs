@@ -58,6 +58,10 @@ fn damage_costs_no_more_than_the_damaged_line() {
     check("CRLF", whole.replace('\n', "\r\n"), "u1 a1 u2", "");
     check("no JSON", lines(&[HEADER, &u1, "garbage", &a1, &u2]), "u1 a1 u2", "badLine");
     check("an array", lines(&[HEADER, &u1, "[1]", &a1, &u2]), "u1 a1 u2", "badLine");
+    // Read by nobody, and yet whole: it is no torn tail.
+    let deep = format!(r#"{{"id":"d","type":"x","x":{}{}}}"#, "[".repeat(200), "]".repeat(200));
+    check("nested too deep", lines(&[HEADER, &u1, &deep, &a1, &u2]), "u1 a1 u2", "badLine");
+    check("nested too deep, no LF at the end", format!("{whole}{deep}"), "u1 a1 u2", "badLine");
     check("NUL block", lines(&[HEADER, &u1, &"\0".repeat(5000), &a1, &u2]), "u1 a1 u2", "badLine");
     let (front, back) = a1.split_at(a1.len() - 5);
     check("raw newline", lines(&[HEADER, &u1, front, back, &u2]), "u2", "badLine badLine missingParent");

@@ -180,12 +180,61 @@ fn refolded(log: &Log) -> Option<()> {
     let mut warnings = scan::Warnings::default();
     scan::records(&source, &mut index, &log.above(), &mut progress, &mut warnings).unwrap();
     scan::settle(&mut index, &log.above(), 0, None, &mut warnings);
-    let show = |index: &crate::tree::Index| {
-        let [rows, ..] = index.parts();
-        (rows.concat(), serde_json::to_value(index.rest()).unwrap())
-    };
-    assert!(show(&index) == show(&state.index), "fold(records) = tree");
+    assert!(shown(&index) == shown(&state.index), "fold(records) = tree");
     Some(())
+}
+
+fn shown(index: &crate::tree::Index) -> (Vec<u8>, Value) {
+    let [rows, ..] = index.parts();
+    (rows.concat(), serde_json::to_value(index.rest()).unwrap())
+}
+
+/// A file large enough that several threads read it gives what its lines give one after another.
+#[test]
+fn parts_of_a_large_file_add_up() {
+    use crate::tree::{Index, Place, line};
+    let mut rig = Rig::file();
+    let header = r#"{"type":"session","version":3,"id":"s","timestamp":"2026-01-01T00:00:00.000Z","cwd":"/tmp/w"}"#;
+    let mut text = format!("{header}\n");
+    let mut index = Index::new(0, None);
+    let mut parent = "null".to_owned();
+    let usage = r#""usage":{"input":7,"output":2,"cacheRead":3,"cacheWrite":4,"totalTokens":10,"cost":{"input":0.1,"output":0.2,"cacheRead":0,"cacheWrite":0,"total":0.3}},"stopReason":"stop""#;
+    for n in 0..30_000u32 {
+        let id = if n % 7 == 3 { format!("foreign-{n}") } else { format!("{:08x}", n.wrapping_mul(2_654_435_761)) };
+        let id = if n % 1_009 == 5 { "00000000".to_owned() } else { id };
+        let time = if n % 11 == 0 { "2026-01-01".to_owned() } else { format!("2026-01-01T00:00:00.{:03}Z", n % 1000) };
+        let first = format!(r#""id":"{id}","parentId":{parent},"timestamp":"{time}""#);
+        let body = "word ".repeat(n as usize % 90);
+        let line = match n % 13 {
+            0 => format!(r#"{{"type":"label",{first},"targetId":"00000000","label":"l{n}"}}"#),
+            1 => format!(
+                r#"{{"type":"message",{first},"message":{{"role":"user","content":"{body}"}},"idempotencyKey":"k{n}"}}"#
+            ),
+            2 | 3 => format!(r#"{{"type":"message",{first},"message":{{"role":"assistant","content":[],{usage}}}}}"#),
+            4 => format!(r#"{{"message":{{"role":"toolResult","content":"{body}"}},{first},"type":"message"}}"#),
+            5 if n % 5 == 0 => "garbage".to_owned(),
+            6 if n % 5 == 0 => String::new(),
+            7 if n % 50 == 7 => {
+                r#"{"type":"leaf","id":"11111111","parentId":"00000000","timestamp":"2026-01-01T00:00:00.000Z"}"#.into()
+            }
+            _ => format!(r#"{{"type":"message",{first},"message":{{"role":"user","content":"{body}"}}}}"#),
+        };
+        if let Ok(record) = line::read(line.as_bytes()) {
+            let place =
+                Place { offset: text.len() as u64, len: line.len() as u32, crc: crc32fast::hash(line.as_bytes()) };
+            index.push(&record, place, &());
+            let awaited = if n % 100 == 99 { "later" } else { &record.id };
+            parent = format!("\"{awaited}\"");
+        }
+        text.push_str(&line);
+        text.push('\n');
+    }
+    index.settle(&());
+    assert!(text.len() > 5 << 20, "{}", text.len());
+    std::fs::write(rig.path().join("x_s.jsonl"), text).unwrap();
+    rig.store = Store::new(Some(rig.path()), SETTINGS).unwrap();
+    let log = rig.store.open("s").unwrap();
+    assert!(shown(&log.read().index) == shown(&index), "{:?} {:?}", log.read().index.tally(), index.tally());
 }
 
 proptest! {
