@@ -68,10 +68,11 @@ pub async fn run(options: Options) -> anyhow::Result<()> {
         None => socket_path(&options, state_dir.clone())?,
     };
     rpc::prepare(&socket)?;
-    let _locks = lock::acquire(&socket, config.session_dir.as_deref())?;
+    let locks = Arc::new(lock::acquire(&socket, config.session_dir.as_deref())?);
     let store_settings =
         StoreSettings { durability: config.durability, max_memory_bytes: config.limits.max_memory_bytes };
     let store = Store::new(config.session_dir.as_deref(), store_settings)?;
+    store.owned_by(locks.clone());
     let bound = match activated {
         Some(bound) => bound,
         None => rpc::bind(&socket)?,

@@ -3,22 +3,36 @@
 //! A lock is a `flock` on a file that stays where it is; the process that held it takes it along when it dies,
 //! however it dies. What the file says (process id, socket) is only for the message that a second daemon prints.
 
-use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
+use std::fs::{DirBuilder, File, Metadata, OpenOptions, TryLockError};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use kli_protocol::error::in_full;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use rustix::process::{Pid, test_kill_process};
+
+use crate::store::Ownership;
 
 /// Held as long as this lives.
 #[derive(Debug)]
 pub struct Locks {
     _socket: File,
-    /// None: no session directory, or one where nothing can be written.
-    _session_dir: Option<File>,
+    session_dir: Option<DirLock>,
+}
+
+/// The lock of the session directory, taken again where the directory was removed under the daemon.
+#[derive(Debug)]
+struct DirLock {
+    dir: PathBuf,
+    /// What the lock's file tells others.
+    socket: PathBuf,
+    /// None: nothing could be written there so far. A mutex, since sessions write side by side; held while the lock
+    /// is looked at or taken.
+    held: Mutex<Option<File>>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -71,30 +85,69 @@ pub const SESSION_DIR_LOCK: &str = ".kli-lock";
 pub fn acquire(socket: &Path, session_dir: Option<&Path>) -> Result<Locks, LockError> {
     let mut beside = socket.as_os_str().to_owned();
     beside.push(".lock");
-    let held = |what: &Path, what_option| {
-        let what = what.display().to_string();
-        move |holder| LockError::Held { what, what_option, holder }
-    };
-    let socket_lock = lock(Path::new(&beside), socket, held(socket, "--socket"))?;
-    let session_dir_lock = match session_dir {
-        None => None,
-        Some(dir) => {
-            let made = DirBuilder::new().recursive(true).mode(0o700).create(dir);
-            made.map_err(|source| LockError::MakeDirectory { path: dir.to_owned(), source })?;
-            match lock(&dir.join(SESSION_DIR_LOCK), socket, held(dir, "--session-dir")) {
-                Ok(file) => Some(file),
-                // There nobody can append; reading and listing need no lock.
-                Err(LockError::Io { path, source })
-                    if matches!(source.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem) =>
-                {
-                    tracing::warn!(path = %path.display(), error = %source, "the session directory is read-only");
-                    None
-                }
-                Err(error) => return Err(error),
+    let socket_lock = lock(Path::new(&beside), socket, held_by_another(socket, "--socket"))?;
+    let session_dir = session_dir.map(|dir| DirLock::new(dir, socket)).transpose()?;
+    Ok(Locks { _socket: socket_lock, session_dir })
+}
+
+impl Ownership for Locks {
+    fn take(&self) -> Result<(), String> {
+        self.session_dir.as_ref().map_or(Ok(()), |lock| lock.take().map_err(|error| in_full(&error)))
+    }
+
+    fn is_taken(&self) -> bool {
+        self.session_dir.as_ref().is_none_or(|lock| lock.is_in_place(&lock.held()))
+    }
+}
+
+impl DirLock {
+    fn new(dir: &Path, socket: &Path) -> Result<DirLock, LockError> {
+        let mut lock = DirLock { dir: dir.to_owned(), socket: socket.to_owned(), held: Mutex::default() };
+        match lock.take() {
+            // There nobody can append; reading and listing need no lock.
+            Err(LockError::Io { path, source })
+                if matches!(source.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem) =>
+            {
+                tracing::warn!(path = %path.display(), error = %source, "the session directory is read-only");
             }
+            taken => taken?,
         }
-    };
-    Ok(Locks { _socket: socket_lock, _session_dir: session_dir_lock })
+        // Where the store writes, wherever a link leads later.
+        lock.dir = dir.canonicalize().unwrap_or_else(|_| dir.to_owned());
+        Ok(lock)
+    }
+
+    fn held(&self) -> MutexGuard<'_, Option<File>> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A lock on a file that is no longer there, or is another, keeps nobody out.
+    fn is_in_place(&self, held: &Option<File>) -> bool {
+        let identity = |meta: io::Result<Metadata>| meta.map(|meta| (meta.dev(), meta.ino())).ok();
+        let there = identity(std::fs::symlink_metadata(self.dir.join(SESSION_DIR_LOCK)));
+        there.is_some() && there == held.as_ref().and_then(|file| identity(file.metadata()))
+    }
+
+    fn take(&self) -> Result<(), LockError> {
+        let mut held = self.held();
+        if self.is_in_place(&held) {
+            return Ok(());
+        }
+        let made = DirBuilder::new().recursive(true).mode(0o700).create(&self.dir);
+        made.map_err(|source| LockError::MakeDirectory { path: self.dir.clone(), source })?;
+        let path = self.dir.join(SESSION_DIR_LOCK);
+        // The old one is kept until then: the directory may have been moved, and be moved back.
+        let taken = lock(&path, &self.socket, held_by_another(&self.dir, "--session-dir"))?;
+        if held.replace(taken).is_some() {
+            tracing::warn!(path = %self.dir.display(), "the session directory was removed; its lock was taken again");
+        }
+        Ok(())
+    }
+}
+
+fn held_by_another(what: &Path, what_option: &'static str) -> impl FnOnce(Holder) -> LockError {
+    let what = what.display().to_string();
+    move |holder| LockError::Held { what, what_option, holder }
 }
 
 fn lock(path: &Path, socket: &Path, held: impl FnOnce(Holder) -> LockError) -> Result<File, LockError> {
@@ -162,6 +215,27 @@ mod tests {
         }
         drop(first);
         acquire(&b, Some(&sessions)).unwrap();
+    }
+
+    #[test]
+    fn a_session_directory_that_was_removed_is_locked_anew() {
+        let dir = tempfile::tempdir().unwrap();
+        let (a, b, sessions) = (dir.path().join("a"), dir.path().join("b"), dir.path().join("sessions"));
+        let first = acquire(&a, Some(&sessions)).unwrap();
+        assert!(first.is_taken());
+        std::fs::remove_dir_all(&sessions).unwrap();
+        assert!(!first.is_taken() && !sessions.exists(), "looking makes no directory");
+        first.take().unwrap();
+        assert!(matches!(acquire(&b, Some(&sessions)), Err(LockError::Held { .. })));
+        // Another daemon is quicker.
+        std::fs::remove_dir_all(&sessions).unwrap();
+        let second = acquire(&b, Some(&sessions)).unwrap();
+        let told = first.take().unwrap_err();
+        assert!(told.contains(&format!("pid {}, socket {}", std::process::id(), b.display())), "{told}");
+        assert!(!first.is_taken() && second.is_taken());
+        drop(second);
+        first.take().unwrap();
+        assert!(first.is_taken());
     }
 
     #[test]

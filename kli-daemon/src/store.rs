@@ -151,6 +151,15 @@ pub struct Filter {
     pub query: Option<String>,
 }
 
+/// Whose the session directory is: asked before each write there, since it may be removed, and made anew by others.
+pub trait Ownership: Send + Sync {
+    /// The directory is this daemon's alone when this ends well; one that is gone is made. An error is a sentence that
+    /// tells who has it.
+    fn take(&self) -> Result<(), String>;
+    /// Whether it is this daemon's now. Nothing is changed.
+    fn is_taken(&self) -> bool;
+}
+
 #[derive(Clone, Copy, Debug)]
 pub struct StoreSettings {
     pub durability: Durability,

@@ -34,11 +34,11 @@ impl Last {
         Last { dirs: serde_json::from_str(&text).unwrap_or_default(), file }
     }
 
-    /// Puts a session first. One without a file is remembered only while the daemon lives.
-    pub fn set(&mut self, work_dir: &str, used: Used) {
+    /// Puts a session first; true: that is to be saved. One without a file is remembered only while the daemon lives.
+    pub fn set(&mut self, work_dir: &str, used: Used) -> bool {
         let dir = self.dirs.entry(work_dir.to_owned()).or_default();
         if dir.first() == Some(&used) {
-            return;
+            return false;
         }
         dir.retain(|other| other.session != used.session);
         let written = used.path.is_some();
@@ -47,9 +47,7 @@ impl Last {
         while self.dirs.len() > DIRECTORIES {
             self.dirs.pop_first();
         }
-        if written {
-            self.save();
-        }
+        written
     }
 
     /// Newest first.
@@ -57,7 +55,7 @@ impl Last {
         self.dirs.get(work_dir).map_or(&[], Vec::as_slice)
     }
 
-    fn save(&self) {
+    pub fn save(&self) {
         let Some(file) = &self.file else { return };
         if let Err(e) = self.replace(file) {
             tracing::warn!("{} could not be written: {e}", file.display());

@@ -107,9 +107,16 @@ fn serve(dir: &Path, catalog: &Mutex<Catalog>, store: &Weak<Store>, work: &Recei
         if stop.ending.load(Ordering::Relaxed) {
             break;
         }
+        save(&lock, dir, store);
+    }
+    save(&lock, dir, store);
+}
+
+/// Not into a directory that is another daemon's meanwhile.
+fn save<'a>(lock: &dyn Fn() -> MutexGuard<'a, Catalog>, dir: &Path, store: &Weak<Store>) {
+    if store.upgrade().is_none_or(|store| store.owns_dir()) {
         lock().save(dir);
     }
-    lock().save(dir);
 }
 
 /// Lists showed less of it before.

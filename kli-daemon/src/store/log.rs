@@ -12,7 +12,7 @@ use super::medium::{Budget, Medium};
 use super::scan::{Progress, Shape, Warnings};
 use super::sidecar::{self, Indexer, Leftover};
 use super::sync::{Job, Syncer};
-use super::{Durability, Facts, Ix, Node, Result, StoreError, names};
+use super::{Durability, Facts, Ix, Node, Ownership, Result, StoreError, names};
 use crate::tree::{Above, Id, Index, NONE, Row, line, link};
 
 /// One session's records.
@@ -76,6 +76,20 @@ pub(super) struct Shared {
     pub indexer: Indexer,
     pub durability: Durability,
     pub budget: Arc<Budget>,
+    /// None: nobody else can come to write in the session directory.
+    pub owner: OnceLock<Arc<dyn Ownership>>,
+}
+
+impl Shared {
+    /// Must be called before something is written to the directory.
+    pub fn own_dir(&self) -> Result<()> {
+        self.owner.get().map_or(Ok(()), |owner| owner.take()).map_err(StoreError::Other)
+    }
+
+    /// Whether what can be done without may be written there.
+    pub fn owns_dir(&self) -> bool {
+        self.owner.get().is_none_or(|owner| owner.is_taken())
+    }
 }
 
 pub(super) struct State {

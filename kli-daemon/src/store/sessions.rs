@@ -19,7 +19,7 @@ use super::medium::Budget;
 use super::sidecar::Indexer;
 use super::sync::Syncer;
 use super::write::{file_below, put_header};
-use super::{Durability, Facts, Filter, Ix, NewSession, Result, StoreError, StoreSettings, legacy, names};
+use super::{Durability, Facts, Filter, Ix, NewSession, Ownership, Result, StoreError, StoreSettings, legacy, names};
 use crate::clock::{parse_rfc3339, rfc3339};
 use deleting::Gone;
 
@@ -62,8 +62,13 @@ impl Store {
         let no_thread = |source| StoreError::Io { act: "cannot start a thread".into(), source };
         let syncer = Syncer::start().map_err(no_thread)?;
         let indexer = Indexer::start().map_err(no_thread)?;
-        let shared =
-            Shared { syncer, indexer, durability: settings.durability, budget: Budget::new(settings.max_memory_bytes) };
+        let shared = Shared {
+            syncer,
+            indexer,
+            durability: settings.durability,
+            budget: Budget::new(settings.max_memory_bytes),
+            owner: OnceLock::new(),
+        };
         let catalog = Arc::<Mutex<Catalog>>::default();
         let store = Arc::new(Store {
             last: Mutex::new(Last::load(dir.as_deref())),
@@ -81,6 +86,16 @@ impl Store {
             let _ = store.lister.set(lister);
         }
         Ok(store)
+    }
+
+    /// Who holds the directory's lock, and takes it again where it was lost.
+    pub fn owned_by(&self, owner: Arc<dyn Ownership>) {
+        let _ = self.shared.owner.set(owner);
+    }
+
+    /// Whether what can be done without may be written in the directory.
+    pub(super) fn owns_dir(&self) -> bool {
+        self.shared.owns_dir()
     }
 
     pub fn session_dir(&self) -> Option<&Path> {
@@ -298,7 +313,10 @@ impl Store {
     /// Remembers the session last used in its work directory.
     pub fn set_last(&self, log: &Log) {
         let work_dir = log.facts().work_dir;
-        lock(&self.last).set(&work_dir, Used { session: log.id.clone(), path: log.path() });
+        let mut last = lock(&self.last);
+        if last.set(&work_dir, Used { session: log.id.clone(), path: log.path() }) && self.owns_dir() {
+            last.save();
+        }
     }
 
     /// The session last used there, or the newest; `Err` when it is there and cannot be read.

@@ -108,6 +108,7 @@ impl Log {
         if let Some((from, to)) = writer.garbage
             && (from..=to).contains(&size)
         {
+            self.own_place()?;
             place.medium.cut(from).map_err(|source| self.failed("cut back", source))?;
             writer.garbage = None;
             return Ok(());
@@ -152,6 +153,7 @@ impl Log {
             let state = self.read();
             (state.progress.covered, state.known, state.progress.tail)
         };
+        self.own_place()?;
         if tail == Tail::Torn || known > covered {
             place.medium.cut(covered).map_err(|source| self.failed("cut the torn tail of", source))?;
             let mut state = self.write();
@@ -224,9 +226,15 @@ impl Log {
         Ok(self.apply(lines, bytes.len() as u64))
     }
 
+    /// Nobody else may write where its file lies.
+    fn own_place(&self) -> Result<()> {
+        if self.home == Home::Dir { self.shared.own_dir() } else { Ok(()) }
+    }
+
     /// Makes the session's file, on disk already where the setting asks for it.
     pub(super) fn make_file(&self, path: PathBuf, bytes: &[u8]) -> Result<Placed> {
         let locking = if self.home == Home::Outside { Locking::Own } else { Locking::None };
+        self.own_place()?;
         let disk = Disk::create(&path, bytes, locking)?;
         if self.shared.durability != Durability::Os {
             let synced = disk.sync().and_then(|()| path.parent().map_or(Ok(()), disk::sync_dir));
@@ -275,6 +283,7 @@ impl Log {
             Some(place) if shape != Shape::V3 => {
                 // What an old pi wrote meanwhile belongs to it too.
                 self.take_in(writer, &place)?;
+                self.own_place()?;
                 legacy::migrate(self, &place)
             }
             _ => Ok(()),

@@ -86,6 +86,7 @@ impl Store {
                     None => return Err(missing(&mut catalog, id)),
                 }
             };
+            self.shared.own_dir()?;
             // Keeps an append from making or growing the file behind our back.
             let writer = log.as_ref().map(|log| log.lock_writer());
             let path = log.as_ref().and_then(|log| log.path()).or(known);

@@ -114,6 +114,59 @@ fn a_file_that_shrank_was_replaced_or_is_gone_is_not_written() {
     }
 }
 
+/// A directory that may be another's.
+#[derive(Default)]
+struct Owned {
+    by_another: std::sync::atomic::AtomicBool,
+}
+
+impl Ownership for Owned {
+    fn take(&self) -> std::result::Result<(), String> {
+        match self.by_another.load(Ordering::Relaxed) {
+            true => Err("another kli-daemon (pid 7) serves it".into()),
+            false => Ok(()),
+        }
+    }
+    fn is_taken(&self) -> bool {
+        self.take().is_ok()
+    }
+}
+
+#[test]
+fn nothing_is_written_in_a_directory_that_is_anothers() {
+    let rig = Rig::file();
+    let owner = Arc::new(Owned::default());
+    rig.store.owned_by(owner.clone());
+    let written = rig.create("written");
+    put(&written, "u1", None, user("one"));
+    let (planned, other) = (rig.create("planned"), rig.create("other"));
+    put(&other, "o1", None, user("other"));
+    let everything = || -> Vec<_> {
+        let mut files = session_files(rig.path());
+        files.extend(std::fs::read_dir(rig.path()).unwrap().flatten().map(|e| e.path()).filter(|path| path.is_file()));
+        files.into_iter().filter(|path| !path.ends_with(".kli-list")).map(|path| (std::fs::read(&path).unwrap(), path)).collect()
+    };
+    let before = everything();
+    owner.by_another.store(true, Ordering::Relaxed);
+    let record = [Record::new("x", None, "t", user("x"))];
+    let at = written.find("u1").unwrap();
+    let refused = [
+        written.append(&record).map(drop),
+        planned.append(&record).map(drop),
+        rig.store.fork(&written, at, rig.new_session("fork")).map(drop),
+        rig.store.delete("other"),
+    ];
+    for refused in refused {
+        assert_eq!(refused.unwrap_err().to_string(), "another kli-daemon (pid 7) serves it");
+    }
+    rig.store.set_last(&written);
+    assert_eq!(everything(), before);
+    owner.by_another.store(false, Ordering::Relaxed);
+    put(&written, "u2", Some("u1"), user("two"));
+    put(&planned, "p1", None, user("late"));
+    assert_eq!((branch(&written).as_str(), branch(&planned).as_str()), ("u1 u2", "p1"));
+}
+
 /// A file that takes only so many bytes, on top of a real one.
 struct Full {
     inner: Arc<dyn Medium>,
