@@ -8,7 +8,7 @@ mod schema;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -38,6 +38,21 @@ pub enum ConfigError {
     )]
     NotForProjects { origin: String, key: String },
 }
+
+impl ConfigError {
+    /// Names what set the key, where that was not the file.
+    fn set_by(mut self, pinned: &BTreeMap<String, String>) -> ConfigError {
+        if let ConfigError::Invalid { origin, key, .. } = &mut self
+            && let Some(setter) = pinned.get(key)
+        {
+            origin.clone_from(setter);
+        }
+        self
+    }
+}
+
+/// The origin of what a flag set.
+const COMMAND_LINE: &str = "command line";
 
 /// Where a configuration comes from.
 pub struct Sources<'a> {
@@ -72,8 +87,8 @@ pub struct Config {
     pub models: ModelsSettings,
     /// All that was set, for [`Config::diff`].
     set: Table,
-    /// Keys that the environment or a flag set: a project does not change them.
-    pinned: BTreeSet<String>,
+    /// Keys that the environment or a flag set, and which: a project does not change them.
+    pinned: BTreeMap<String, String>,
 }
 
 /// The bounds that a person may move.
@@ -215,13 +230,13 @@ impl Config {
         }
         let mut pinned = overlay_env(&mut set, sources.env)?;
         for (key, text) in &sources.flags {
-            let shape = schema::of_key(key).ok_or_else(|| schema::unknown("command line", key, ROOT))?;
-            let value = schema::read(shape, text, "command line", key)?;
+            let shape = schema::of_key(key).ok_or_else(|| schema::unknown(COMMAND_LINE, key, ROOT))?;
+            let value = schema::read(shape, text, COMMAND_LINE, key)?;
             put(&mut set, key, value);
-            pinned.insert(key.clone());
+            pinned.insert(key.clone(), COMMAND_LINE.to_owned());
         }
         let origin = path.as_ref().map_or_else(|| "configuration".to_owned(), |path| path.display().to_string());
-        let mut config = Config::from_table(set, &origin, sources.env)?;
+        let mut config = Config::from_table(set, &origin, sources.env).map_err(|error| error.set_by(&pinned))?;
         config.path = path.filter(|_| text.is_some());
         config.pinned = pinned;
         Ok(config)
@@ -245,7 +260,7 @@ impl Config {
                 return Err(ConfigError::NotForProjects { origin, key });
             }
         }
-        for key in self.pinned.iter().filter(|key| *key != "approvals.deny") {
+        for key in self.pinned.keys().filter(|key| *key != "approvals.deny") {
             remove(&mut set, key);
         }
         let file: File = file_of(&set, &origin)?;
@@ -322,7 +337,7 @@ impl Config {
             },
             default_model,
             set,
-            pinned: BTreeSet::new(),
+            pinned: BTreeMap::new(),
         })
     }
 }
@@ -345,7 +360,7 @@ impl Default for Config {
             approvals: Approvals::default(),
             models: ModelsSettings::default(),
             set: Table::new(),
-            pinned: BTreeSet::new(),
+            pinned: BTreeMap::new(),
         }
     }
 }
@@ -419,16 +434,16 @@ fn model_ref(text: &str, origin: &str) -> Result<ModelRef, ConfigError> {
     }
 }
 
-/// `KLI_` and the key in upper snake case, for all keys that hold one value. Gives the keys that were set so.
-fn overlay_env(set: &mut Table, env: &dyn Fn(&str) -> Option<String>) -> Result<BTreeSet<String>, ConfigError> {
-    let mut keys = BTreeSet::new();
+/// `KLI_` and the key in upper snake case, for all keys that hold one value. Gives the keys that were set so, each with its variable.
+fn overlay_env(set: &mut Table, env: &dyn Fn(&str) -> Option<String>) -> Result<BTreeMap<String, String>, ConfigError> {
+    let mut keys = BTreeMap::new();
     for (key, shape) in schema::scalars() {
         let name = schema::env_name(&key);
         // Empty is as good as not set: shells have no other way to take one back.
         let Some(text) = env(&name).filter(|text| !text.is_empty()) else { continue };
         let value = schema::read(shape, &text, &name, &key)?;
         put(set, &key, value);
-        keys.insert(key);
+        keys.insert(key, name);
     }
     Ok(keys)
 }

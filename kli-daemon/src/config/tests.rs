@@ -115,7 +115,17 @@ fn errors_name_the_key() {
     check("[providers.x]\napiKeyEnv = \"A\"\napiKeyCommand = [\"b\"]", &[], &["one of apiKeyEnv"]);
     check("a = = 1", &[], &["no valid TOML"]);
     check("", &[("KLI_RETRY_MAX_ATTEMPTS", "many")], &["KLI_RETRY_MAX_ATTEMPTS", "whole number"]);
-    check("", &[("KLI_SESSION_DIR", "here")], &["sessionDir", "relative"]);
+}
+
+#[test]
+fn errors_name_what_set_the_key() {
+    fn check(text: &str, env: &[(&str, &str)], flags: &[(&str, &str)], expected: &str) {
+        let error = load(text, env, flags).unwrap_err().to_string();
+        assert!(error.contains(expected) && !error.contains("config.toml"), "{error:?} lacks {expected:?}");
+    }
+    check("", &[("KLI_SESSION_DIR", "here")], &[], "KLI_SESSION_DIR: sessionDir: here is relative");
+    check("sessionDir = \"/a\"", &[], &[("sessionDir", "here")], "command line: sessionDir: here is relative");
+    check("", &[("KLI_DEFAULT_MODEL", "gpt")], &[], "KLI_DEFAULT_MODEL: defaultModel: \"gpt\"");
 }
 
 #[test]

@@ -2,6 +2,7 @@
 //! warning, nothing else.
 
 mod batch;
+mod fault;
 mod lines;
 
 use std::borrow::Cow;
@@ -111,7 +112,7 @@ pub fn head(medium: &dyn Medium, path: &Path) -> Result<Head> {
     let text = json::without_lone_surrogates(text);
     let header = match serde_json::from_str::<Header>(&text) {
         Ok(header) => header,
-        Err(_) => newer_header(&text).ok_or_else(no_header)?,
+        Err(_) => newer_header(&text).ok_or_else(|| corrupt(&fault::header_fault(&text)))?,
     };
     if header.id.is_empty() {
         return Err(corrupt("has a session header without an id"));

@@ -484,7 +484,7 @@ impl Store {
             }
             unreadable = catalog.unreadable();
         }
-        facts.extend(live.values().map(|log| log.facts()));
+        facts.extend(live.values().map(|log| log.facts_now()));
         (facts, unreadable)
     }
 }

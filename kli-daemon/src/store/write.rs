@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use futures_util::future::{BoxFuture, FutureExt};
+use kli_protocol::api::Warning;
 use kli_protocol::record::{Entry, Header, Record};
 use serde_json::value::RawValue;
 
@@ -13,7 +14,7 @@ use super::disk::{self, Disk, Locking};
 use super::log::{Home, Log, Placed, State, Writer};
 use super::medium::{Medium, Memory};
 use super::scan::{self, Shape, Source, Tail};
-use super::{Appended, Durability, Ix, Result, StoreError, legacy, names};
+use super::{Appended, Durability, Facts, Ix, Result, StoreError, legacy, names};
 use crate::tree::line::{self, Line};
 use crate::tree::{Place, Pushed};
 
@@ -103,7 +104,7 @@ impl Log {
     fn take_in(&self, writer: &mut Writer, place: &Placed) -> Result<()> {
         let size = match place.medium.size() {
             Ok(size) => size,
-            Err(lost) => return Err(self.lost(lost.0)),
+            Err(lost) => return Err(self.lost(place, lost.0)),
         };
         if let Some((from, to)) = writer.garbage
             && (from..=to).contains(&size)
@@ -119,8 +120,7 @@ impl Log {
             return Ok(());
         }
         if size < known {
-            let path = place.path.as_deref().unwrap_or(Path::new(&self.id)).display().to_string();
-            return Err(self.lost(format!("{path} shrank from {known} to {size} bytes")));
+            return Err(self.lost(place, self.shrunk(place, size)));
         }
         let mut state = self.write();
         let state = &mut *state;
@@ -290,10 +290,46 @@ impl Log {
         }
     }
 
-    fn lost(&self, reason: String) -> StoreError {
-        let reason = format!("{reason}; nothing was written. Open the session again to go on");
-        self.write().read_only = Some(reason.clone());
+    /// The session is only read from now on.
+    fn lost(&self, place: &Placed, how: String) -> StoreError {
+        let reason = format!("{how}; nothing was written. Open the session again to go on");
+        let mut state = self.write();
+        state.warnings.add("fileLost", reason.clone(), place.path.as_deref(), None);
+        state.read_only = Some(reason.clone());
         StoreError::Io { act: format!("session {}", self.id), source: std::io::Error::other(reason) }
+    }
+
+    fn shrunk(&self, place: &Placed, size: u64) -> String {
+        let path = place.path.as_deref().unwrap_or(Path::new(&self.id)).display();
+        format!("{path} shrank from {} to {size} bytes", self.read().known)
+    }
+
+    /// What the next append would find: the file shrank, was replaced or is gone. None too while one goes on.
+    fn loss(&self) -> Option<Warning> {
+        let writer = self.writer.try_lock().ok()?;
+        let (place, known) = {
+            let state = self.read();
+            (state.place.clone()?, state.known)
+        };
+        let how = match place.medium.size() {
+            Err(lost) => lost.0,
+            Ok(size) if size < known && writer.garbage.is_none() => self.shrunk(&place, size),
+            Ok(_) => return None,
+        };
+        let path = place.path.map(|path| path.display().to_string());
+        Some(Warning { kind: "fileLost".into(), message: format!("{how}. Open the session again to go on"), path, offset: None })
+    }
+
+    /// As [`Log::facts`], after a look at the file: who asks learns of a loss before anybody writes.
+    pub fn facts_now(&self) -> Facts {
+        let mut facts = self.facts();
+        if facts.read_only.is_none()
+            && let Some(loss) = self.loss()
+        {
+            facts.read_only = Some(loss.message.clone());
+            facts.warnings.push(loss);
+        }
+        facts
     }
 
     pub(super) fn failed(&self, what: &str, source: std::io::Error) -> StoreError {

@@ -42,7 +42,7 @@ pub fn shortened(entry: Entry) -> Entry {
 
 impl Actor {
     pub fn info(&self) -> SessionInfo {
-        let mut info = info::session_info(self.log.facts(), *self.status.borrow());
+        let mut info = info::session_info(self.log.facts_now(), *self.status.borrow());
         info.warnings.extend(self.project_warning());
         info
     }

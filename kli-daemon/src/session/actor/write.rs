@@ -11,7 +11,7 @@ use crate::session::api_error;
 use crate::session::branch::Cache;
 use crate::session::hub::Published;
 use crate::store::events::{EventLog, Kept};
-use crate::store::{Durability, Ix};
+use crate::store::{Durability, Ix, StoreError};
 
 /// A record to be: its id is made when it has none yet.
 pub(super) struct Draft {
@@ -61,7 +61,8 @@ impl Actor {
         if self.run.is_some() {
             return Ok(());
         }
-        let taken_in = self.log.take_in_foreign().map_err(api_error)?;
+        let taken_in = self.log.take_in_foreign();
+        let taken_in = taken_in.map_err(|error| self.not_written(error))?;
         if !taken_in.is_empty() {
             self.with_cache(Cache::forget);
             self.refresh_branch();
@@ -95,7 +96,7 @@ impl Actor {
 
     /// As `write`, for records that know their parents.
     pub(super) fn write_records(&mut self, records: Vec<Record>) -> Result<Written, ApiError> {
-        let appended = self.log.append(&records).map_err(api_error)?;
+        let appended = self.log.append(&records).map_err(|error| self.not_written(error))?;
         if self.deps.settings().durability == Durability::Entry {
             // The record must be on disk before anybody hears of it, and this session can do nothing else
             // meanwhile; other sessions go on, and share the sync.
@@ -115,6 +116,16 @@ impl Actor {
             self.refresh_branch();
         }
         Ok(Written { ixs: appended.ixs, entries: appended.entries, kinds, taken_in: appended.taken_in })
+    }
+
+    /// Clients hear of it when the session can only be read from now on.
+    fn not_written(&mut self, error: StoreError) -> ApiError {
+        let error = api_error(error);
+        if self.check_writable().is_err() {
+            self.publish(EventBody::Warning { kind: "fileLost".into(), message: error.message.clone() });
+            self.tell_info();
+        }
+        error
     }
 
     /// Tells of what was written.

@@ -125,7 +125,7 @@ impl Registry {
     /// A person opens a session: where it could not be written to it is read anew, since what was in the way may be
     /// gone. Those who follow it go on.
     pub async fn opened(&self, handle: Handle) -> Result<Handle, ApiError> {
-        let facts = handle.log.facts();
+        let facts = handle.log.facts_now();
         let Some(path) = facts.path.filter(|_| facts.read_only.is_some() && !facts.newer_version) else {
             return Ok(handle);
         };

@@ -84,6 +84,7 @@ impl Log {
         let mut state = self.write();
         if index.end() != state.index.end() {
             let reason = "the session's file was changed by another program; open it again";
+            state.warnings.add("fileLost", reason.to_owned(), place.path.as_deref(), None);
             state.read_only.get_or_insert_with(|| reason.to_owned());
         }
         state.warnings.list.append(&mut warnings.list);

@@ -110,7 +110,23 @@ fn files_without_header_are_refused_and_left_alone() {
         ("no header", b"{\"type\":\"message\",\"id\":\"u1\"}\n", "does not begin with a session header"),
         ("not JSON", b"hello\n", "does not begin with a session header"),
         ("NULs", &[0; 100], "does not begin with a session header"),
-        ("no id", b"{\"type\":\"session\",\"version\":3}\n", "does not begin with a session header"),
+        ("no id", b"{\"type\":\"session\",\"version\":3}\n", "has a session header without an id"),
+        ("id", b"{\"type\":\"session\",\"version\":3,\"id\":5}\n", "has a session header whose id is not a string"),
+        (
+            "version",
+            b"{\"type\":\"session\",\"version\":\"3\",\"id\":\"s\"}\n",
+            "has a session header whose version is not a whole number",
+        ),
+        (
+            "cwd",
+            b"{\"type\":\"session\",\"version\":3,\"id\":\"s\",\"cwd\":[]}\n",
+            "has a session header whose cwd is not a string",
+        ),
+        (
+            "base",
+            b"{\"type\":\"kli_session\",\"version\":4,\"id\":\"s\",\"base\":{\"session\":1}}\n",
+            "has a session header whose base is not {session, entry, at}",
+        ),
     ];
     for (name, bytes, reason) in cases {
         let rig = Rig::file();

@@ -100,11 +100,15 @@ fn a_file_that_shrank_was_replaced_or_is_gone_is_not_written() {
         std::fs::copy(&path, rig.path().join("whole")).unwrap();
         fault(&path);
         let before = std::fs::read(&path).ok();
+        let listed = rig.store.list(&Filter::default()).0.swap_remove(0);
+        assert!(listed.read_only.is_some() && listed.warnings[0].kind == "fileLost", "{name}: {:?}", listed.warnings);
+        assert!(listed.warnings[0].message.contains(path.to_str().unwrap()), "{name}: {:?}", listed.warnings);
+        assert_eq!(kinds(&log), [""; 0], "{name}: looking changes nothing");
         let record = [Record::new("x", None, "t", user("x"))];
         assert!(matches!(log.append(&record), Err(StoreError::Io { .. })), "{name}");
         assert!(matches!(log.append(&record), Err(StoreError::ReadOnly { .. })), "{name}");
         assert_eq!(std::fs::read(&path).ok(), before, "{name}");
-        assert_eq!(branch(&log), "u1", "{name}");
+        assert_eq!((branch(&log).as_str(), kinds(&log)), ("u1", vec!["fileLost".to_owned()]), "{name}");
         // Whoever has it keeps it; the next opening reads what is there.
         std::fs::copy(rig.path().join("whole"), &path).unwrap();
         rig.store.forget(&log);
