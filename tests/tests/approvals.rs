@@ -55,6 +55,32 @@ fn a_person_is_asked() {
     p.server.assert_valid();
 }
 
+/// Where no rule describes a call, the very same call is not asked for again; another one is.
+#[test]
+fn allowed_for_the_session_without_a_rule() {
+    let same = bash("echo $(date) > one; cat .env");
+    let other = bash("echo $(date) > two; cat .env");
+    let p = Place::with([
+        Reply::call("c1", "bash", same.clone()),
+        Reply::call("c2", "bash", same),
+        Reply::call("c3", "bash", other),
+        Reply::text("done"),
+    ]);
+    let mut session = p.session_with(json!({ "mode": "ask" }));
+    session.subscribe();
+    session.call("prompt", json!({ "text": "go" }));
+    for (id, decision) in [("c1", "allowForSession"), ("c3", "deny")] {
+        let asked = session.client.until(|e| e.kind() == "approvalRequested" && e.body["approval"]["toolCallId"] == id);
+        assert_eq!(asked.body["approval"].get("rule"), None);
+        let answer = json!({ "approvalId": asked.body["approval"]["approvalId"], "decision": decision });
+        session.call("respondToApproval", answer);
+    }
+    session.wait();
+    let asked = session.client.events().iter().filter(|e| e.kind() == "approvalRequested").count();
+    assert_eq!((asked, p.work_dir.path().join("two").exists()), (2, false));
+    p.server.assert_valid();
+}
+
 #[test]
 fn an_open_question_is_aborted() {
     let p = Place::with([Reply::call("c1", "bash", bash("touch one"))]);

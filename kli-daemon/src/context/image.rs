@@ -1,8 +1,8 @@
-//! Images, looked at without decoding them: whether a provider takes one, and how many pixels it has.
+//! Images, looked at without decoding their pixels: whether a provider takes one, and how many pixels it has.
 
 use base64::Engine;
 use base64::engine::DecodePaddingMode;
-use base64::engine::general_purpose::{GeneralPurpose, GeneralPurposeConfig};
+use base64::engine::general_purpose::{GeneralPurpose, GeneralPurposeConfig, STANDARD};
 use kli_protocol::record::{Block, ImageBlock};
 
 /// The strictest provider's limit on the base64 text of one image.
@@ -11,6 +11,9 @@ const MAX_BASE64: usize = 5 * 1024 * 1024;
 const MAX_SIDE: u32 = 8000;
 /// How much of an image is looked at: a JPEG's size comes after its thumbnails and profiles.
 const HEAD: usize = 256 * 1024;
+
+/// What a JPEG begins with.
+const JPEG: &[u8] = &[0xff, 0xd8];
 
 const LENIENT: GeneralPurpose = GeneralPurpose::new(
     &base64::alphabet::STANDARD,
@@ -28,25 +31,33 @@ pub(super) fn sendable(mut image: ImageBlock) -> Block {
         let mib = image.data.len().div_ceil(1024 * 1024);
         return Block::text(format!("[image left out: {mib} MiB, too large to send]"));
     }
-    if !is_base64(&image.data) {
+    let Ok(bytes) = LENIENT.decode(&image.data) else {
+        return Block::text("[image left out: its data is damaged]");
+    };
+    let Some(head) = Head::of(&bytes) else { return Block::text(unknown(&image.mime_type)) };
+    if head.width.max(head.height) > MAX_SIDE {
+        return Block::text(format!("[image left out: {}x{} pixels, too large to send]", head.width, head.height));
+    }
+    if head.width.min(head.height) == 0 || !is_whole(head.mime, &bytes) {
         return Block::text("[image left out: its data is damaged]");
     }
-    if let Some(head) = Head::read(&image.data) {
-        if head.width.max(head.height) > MAX_SIDE {
-            return Block::text(format!("[image left out: {}x{} pixels, too large to send]", head.width, head.height));
-        }
-        // Providers refuse an image whose type is not what was said.
-        if image.mime_type != head.mime {
-            head.mime.clone_into(&mut image.mime_type);
-        }
+    // Providers refuse an image whose type is not what was said, and base64 without its padding.
+    if image.mime_type != head.mime {
+        head.mime.clone_into(&mut image.mime_type);
     }
-    match image.mime_type.as_str() {
-        "image/png" | "image/jpeg" | "image/gif" | "image/webp" => Block::Image(image),
-        "image/jpg" => {
-            "image/jpeg".clone_into(&mut image.mime_type);
-            Block::Image(image)
+    if STANDARD.decode(&image.data).is_err() {
+        image.data = STANDARD.encode(&bytes);
+    }
+    Block::Image(image)
+}
+
+/// What is said in place of bytes of no format that providers take.
+fn unknown(mime: &str) -> String {
+    match mime {
+        "image/png" | "image/jpeg" | "image/jpg" | "image/gif" | "image/webp" => {
+            "[image left out: its data is no PNG, JPEG, GIF or WebP picture]".into()
         }
-        other => Block::text(format!("[image left out: no provider takes {other:?}]")),
+        other => format!("[image left out: no provider takes {other:?}]"),
     }
 }
 
@@ -55,9 +66,31 @@ pub(super) fn size(image: &ImageBlock) -> Option<(u32, u32)> {
     Head::read(&image.data).map(|head| (head.width, head.height))
 }
 
-fn is_base64(data: &str) -> bool {
-    let body = data.trim_end_matches('=');
-    data.len() - body.len() <= 2 && body.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'+' || b == b'/')
+/// Whether nothing is missing or broken that can be seen without decoding pixels.
+fn is_whole(mime: &str, b: &[u8]) -> bool {
+    match mime {
+        "image/png" => is_whole_png(b).unwrap_or_default(),
+        "image/jpeg" => b.windows(2).rev().any(|end| end == [0xff, 0xd9]),
+        // Zeros behind the end are common.
+        "image/gif" => b.iter().rfind(|byte| **byte != 0) == Some(&0x3b),
+        _ => le32(b, 4).and_then(|len| usize::try_from(len).ok()).is_some_and(|len| len <= b.len() - 8),
+    }
+}
+
+/// Goes from chunk to chunk up to the last; of those without which there is no picture the sums must be right.
+fn is_whole_png(b: &[u8]) -> Option<bool> {
+    let mut at = 8_usize;
+    loop {
+        let end = at.checked_add(8)?.checked_add(usize::try_from(be32(b, at)?).ok()?)?;
+        let chunk = b.get(at + 4..end)?;
+        if chunk.first()?.is_ascii_uppercase() && crc32fast::hash(chunk) != be32(b, end)? {
+            return Some(false);
+        }
+        if chunk.starts_with(b"IEND") {
+            return Some(true);
+        }
+        at = end + 4;
+    }
 }
 
 struct Head {
@@ -71,10 +104,15 @@ impl Head {
         let cut = base64.len().min(HEAD / 3 * 4);
         let text = base64.get(..cut)?;
         let small = LENIENT.decode(text.get(..text.len().min(64))?).ok()?;
-        Head::png(&small).or_else(|| Head::gif(&small)).or_else(|| Head::webp(&small)).or_else(|| {
-            // Only a JPEG has its size further down.
-            small.starts_with(&[0xff, 0xd8]).then(|| LENIENT.decode(text).ok()).flatten().and_then(|b| Head::jpeg(&b))
-        })
+        // Only a JPEG has its size further down.
+        if small.starts_with(JPEG) {
+            return Head::of(&LENIENT.decode(text).ok()?);
+        }
+        Head::of(&small)
+    }
+
+    fn of(b: &[u8]) -> Option<Head> {
+        Head::png(b).or_else(|| Head::gif(b)).or_else(|| Head::webp(b)).or_else(|| Head::jpeg(b))
     }
 
     fn png(b: &[u8]) -> Option<Head> {
@@ -105,6 +143,7 @@ impl Head {
 
     /// Walks the segments up to the frame header.
     fn jpeg(b: &[u8]) -> Option<Head> {
+        b.starts_with(JPEG).then_some(())?;
         let mut at = 2;
         loop {
             while *b.get(at)? != 0xff {
@@ -135,14 +174,23 @@ fn be32(b: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_be_bytes(b.get(at..at + 4)?.try_into().ok()?))
 }
 
-/// Used by tests of other modules to make images.
+fn le32(b: &[u8], at: usize) -> Option<u32> {
+    Some(u32::from_le_bytes(b.get(at..at + 4)?.try_into().ok()?))
+}
+
+/// Used by tests of other modules to make images: whole ones, but for the pixels.
 #[cfg(test)]
 pub(super) fn png(width: u32, height: u32, bytes: usize) -> ImageBlock {
-    let mut b = b"\x89PNG\r\n\x1a\n\0\0\0\x0dIHDR".to_vec();
-    b.extend(width.to_be_bytes());
-    b.extend(height.to_be_bytes());
-    b.resize(bytes.max(b.len()), 7);
-    ImageBlock { data: base64::engine::general_purpose::STANDARD.encode(b), mime_type: "image/png".into() }
+    let mut b = b"\x89PNG\r\n\x1a\n".to_vec();
+    let header = [&width.to_be_bytes()[..], &height.to_be_bytes(), &[8, 6, 0, 0, 0]].concat();
+    let pixels = vec![7; bytes.saturating_sub(57)];
+    for (kind, data) in [(b"IHDR", header), (b"IDAT", pixels), (b"IEND", Vec::new())] {
+        let chunk = [&kind[..], &data].concat();
+        b.extend((data.len() as u32).to_be_bytes());
+        b.extend(&chunk);
+        b.extend(crc32fast::hash(&chunk).to_be_bytes());
+    }
+    ImageBlock { data: STANDARD.encode(b), mime_type: "image/png".into() }
 }
 
 #[cfg(test)]
@@ -150,7 +198,7 @@ mod tests {
     use super::*;
 
     fn image(bytes: &[u8], mime: &str) -> ImageBlock {
-        ImageBlock { data: base64::engine::general_purpose::STANDARD.encode(bytes), mime_type: mime.into() }
+        ImageBlock { data: STANDARD.encode(bytes), mime_type: mime.into() }
     }
 
     #[test]
@@ -180,18 +228,44 @@ mod tests {
             Block::Image(image) => image.mime_type,
             other => other.as_text().unwrap_or_default().to_owned(),
         };
+        let damaged = "[image left out: its data is damaged]";
+        let jpeg = [0xff, 0xd8, 0xff, 0xc0, 0, 11, 8, 0, 9, 0, 9, 3, 0, 0, 0, 0, 0, 0xff, 0xda, 0, 2, 1, 0xff, 0xd9];
+        let gif = &b"GIF89a\x0a\x00\x14\x00rest\x3b\0"[..];
+        let webp = [&b"RIFF\x28\0\0\0WEBPVP8 "[..], &[1; 32]].concat();
+        let edited = |edit: &dyn Fn(&mut Vec<u8>)| {
+            let mut bytes = STANDARD.decode(png(8, 8, 60).data).unwrap();
+            edit(&mut bytes);
+            image(&bytes, "image/png")
+        };
         let big = ImageBlock { data: "A".repeat(MAX_BASE64 + 4), mime_type: "image/png".into() };
         for (image, want) in [
             (png(8, 8, 60), "image/png"),
             (ImageBlock { mime_type: "image/jpeg".into(), ..png(8, 8, 60) }, "image/png"),
-            (image(b"unknown", "image/jpg"), "image/jpeg"),
+            (image(&jpeg, "image/jpg"), "image/jpeg"),
+            (image(gif, ""), "image/gif"),
+            (image(b"unknown", "image/jpg"), "[image left out: its data is no PNG, JPEG, GIF or WebP picture]"),
+            (image(&jpeg[..20], "image/jpeg"), damaged),
+            (image(&gif[..12], "image/gif"), damaged),
+            (image(&webp[..40], "image/webp"), damaged),
+            (image(&webp, "image/webp"), "image/webp"),
+            (png(0, 8, 60), damaged),
+            (edited(&|bytes| bytes.truncate(50)), damaged),
+            (edited(&|bytes| bytes[42] ^= 1), damaged),
             (png(9600, 7700, 60), "[image left out: 9600x7700 pixels, too large to send]"),
             (big, "[image left out: 6 MiB, too large to send]"),
             (image(b"BM", "image/bmp"), "[image left out: no provider takes \"image/bmp\"]"),
             (ImageBlock::default(), "[image without data]"),
-            (ImageBlock { data: "a b".into(), ..Default::default() }, "[image left out: its data is damaged]"),
+            (ImageBlock { data: "a b".into(), ..Default::default() }, damaged),
         ] {
             assert_eq!(sent(image), want);
         }
+    }
+
+    #[test]
+    fn base64_is_sent_with_its_padding() {
+        let whole = png(8, 8, 58);
+        let bare = ImageBlock { data: whole.data.trim_end_matches('=').to_owned(), ..whole.clone() };
+        assert_ne!(bare.data, whole.data);
+        assert_eq!(sendable(bare), Block::Image(whole));
     }
 }

@@ -30,7 +30,7 @@ pub enum Verdict {
     Ask {
         /// For the person, one sentence.
         reason: String,
-        /// What "allow for this session" would add to the allow rules; none where each time counts.
+        /// What "allow for this session" would add to the allow rules; none where no rule is narrow enough.
         rule: Option<String>,
     },
     /// For the model and the person, one sentence or two.

@@ -303,7 +303,7 @@ pub struct Approval {
     pub arguments: Map<String, Value>,
     /// Why a person is asked.
     pub reason: String,
-    /// What `allowForSession` would allow from then on.
+    /// What `allowForSession` would allow from then on. Absent: the very same call only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rule: Option<String>,
     /// The edit before it is made.

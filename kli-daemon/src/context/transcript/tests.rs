@@ -3,7 +3,7 @@ use crate::context::tests::fixtures::Branch;
 use std::collections::VecDeque;
 
 const LINES: [&str; 7] = [
-    r#"{"type":"message","message":{"role":"user","content":[{"type":"text","text":"fix it"},{"type":"image","data":"QUJD","mimeType":"image/png"}]}}"#,
+    r#"{"type":"message","message":{"role":"user","content":[{"type":"text","text":"fix it"},{"type":"image","data":"R0lGODlhAQABAAAAACwAAAAAAQABAAACAkQBADs=","mimeType":"image/gif"}]}}"#,
     r#"{"type":"message","message":{"role":"assistant","stopReason":"toolUse","content":[{"type":"thinking","thinking":"hm"},{"type":"text","text":"looking"},
         {"type":"toolCall","id":"c1","name":"read","arguments":{"path":"a.rs","limit":3}},{"type":"toolCall","id":"c2","name":"edit","arguments":{"path":"b.rs"}},
         {"type":"toolCall","id":"c3","name":"write","arguments":{"path":"c.rs"}},{"type":"toolCall","id":"c4","name":"read","arguments":{"path":"b.rs"}}]}}"#,

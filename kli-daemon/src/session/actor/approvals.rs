@@ -10,18 +10,30 @@ use tokio::sync::oneshot;
 use super::Actor;
 use crate::agent::{CallInfo, Permission, decision_name};
 use crate::tool::policy::{Call, Rule, Verdict, judge};
-use crate::tool::{Outline, Tool};
+use crate::tool::{Arguments, Outline, Tool};
 
 /// Answered approvals that are remembered, to tell a late answer what was decided.
 const REMEMBERED: usize = 1000;
+/// Calls without a rule that are remembered as allowed.
+const SAME: usize = 1000;
 
 #[derive(Default)]
 pub(super) struct Approvals {
     open: Vec<Open>,
     /// Rules that a person gave for this session.
     rules: Vec<Rule>,
+    /// Calls that a person allowed for this session and that no rule describes, the newest last.
+    same: VecDeque<Same>,
     decided: HashMap<String, String>,
     order: VecDeque<String>,
+}
+
+/// The very same call: to the same tool, with the same arguments, and asked for on the same ground, which names the
+/// file that a path really leads to.
+struct Same {
+    tool_name: String,
+    arguments: Arguments,
+    reason: String,
 }
 
 struct Open {
@@ -52,6 +64,19 @@ impl Approvals {
 
     pub fn is_empty(&self) -> bool {
         self.open.is_empty()
+    }
+
+    fn allows_same(&self, call: &CallInfo, reason: &str) -> bool {
+        self.same.iter().any(|same| {
+            same.tool_name == call.tool_name && same.arguments == call.arguments && same.reason == reason
+        })
+    }
+
+    fn allow_same(&mut self, same: Same) {
+        self.same.push_back(same);
+        if self.same.len() > SAME {
+            self.same.pop_front();
+        }
     }
 
     fn remember(&mut self, approval_id: String, decision: &str) {
@@ -100,7 +125,10 @@ impl Actor {
         let mut rules = self.settings().rules.clone();
         rules.allow.extend(self.approvals.rules.iter().cloned());
         let work_dir = std::path::Path::new(&work_dir);
-        judge(self.mode, &rules, Call { spec: tool.spec(), arguments: &call.arguments, work_dir })
+        match judge(self.mode, &rules, Call { spec: tool.spec(), arguments: &call.arguments, work_dir }) {
+            Verdict::Ask { reason, rule: None } if self.approvals.allows_same(call, &reason) => Verdict::Allow,
+            verdict => verdict,
+        }
     }
 
     /// `by`: the name of the client that answers.
@@ -114,7 +142,12 @@ impl Actor {
         let Some(open) = self.approvals.open.iter().find(|o| o.approval.approval_id == approval_id) else {
             return Err(self.no_such_approval(approval_id));
         };
-        let rule = open.approval.rule.as_deref().map(str::parse::<Rule>);
+        let rule = open.approval.rule.as_deref().and_then(|rule| rule.parse::<Rule>().ok());
+        let same = Same {
+            tool_name: open.call.tool_name.clone(),
+            arguments: open.call.arguments.clone(),
+            reason: open.approval.reason.clone(),
+        };
         let permission = match decision {
             Decision::Allow | Decision::AllowForSession => Permission::Granted,
             Decision::Deny => Permission::Refused(match &message {
@@ -123,10 +156,11 @@ impl Actor {
             }),
         };
         self.resolve(approval_id, Resolution { decision, permission, message, by });
-        if decision == Decision::AllowForSession
-            && let Some(Ok(rule)) = rule
-        {
-            self.approvals.rules.push(rule);
+        if decision == Decision::AllowForSession {
+            match rule {
+                Some(rule) => self.approvals.rules.push(rule),
+                None => self.approvals.allow_same(same),
+            }
             self.judge_again();
         }
         self.refresh_status();
