@@ -275,6 +275,12 @@ impl Config {
         }))
     }
 
+    /// What set a key, for a person: the variable, the command line, or the file.
+    pub fn origin(&self, key: &str) -> String {
+        let path = || self.path.as_ref().map(|path| path.display().to_string());
+        self.pinned.get(key).cloned().or_else(path).unwrap_or_else(|| "configuration".into())
+    }
+
     /// The keys whose value is another in `other`.
     pub fn diff(&self, other: &Config) -> Vec<String> {
         let (old, new) = (schema::leaves(&self.set), schema::leaves(&other.set));

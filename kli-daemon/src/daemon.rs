@@ -33,6 +33,7 @@ use crate::session::{CompactionSettings, Deps, ProjectSettings, Registry, Settin
 use crate::store::{Store, StoreSettings};
 use crate::telemetry::{self, LogTo};
 use crate::tool;
+use crate::tool::policy::Rules;
 use crate::tool::sandbox::Sandbox;
 
 /// What the command line says.
@@ -85,6 +86,7 @@ pub async fn run(options: Options) -> anyhow::Result<()> {
     }
 
     tell_sandbox(config.sandbox);
+    tell_rules(&first_settings.rules);
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
     let clients = Arc::new(Clients::default());
     let (models, watched_models) = watch::channel(model_table(&config, &clients, &clock));
@@ -176,6 +178,7 @@ impl Daemon {
             if config.sandbox != new.sandbox {
                 tell_sandbox(new.sandbox);
             }
+            tell_rules(&settings.rules);
             self.models.send_replace(model_table(&new, &self.clients, &self.clock));
             self.settings.send_replace(Arc::new(settings));
             *config = new;
@@ -309,8 +312,7 @@ fn model_table(config: &Config, clients: &Arc<Clients>, clock: &Arc<dyn Clock>) 
 
 fn session_settings(config: &Config) -> anyhow::Result<Settings> {
     Ok(Settings {
-        rules: tool::policy::Rules::parse(&config.approvals.allow, &config.approvals.deny)
-            .context("config.toml, [approvals]")?,
+        rules: session_rules(config)?,
         default_mode: config.default_mode,
         default_model: None,
         durability: config.durability,
@@ -321,12 +323,27 @@ fn session_settings(config: &Config) -> anyhow::Result<Settings> {
     })
 }
 
+fn session_rules(config: &Config) -> anyhow::Result<Rules> {
+    let context = |key: &str| format!("{}: {key}", config.origin(key));
+    let allow = Rules::parse(&config.approvals.allow, &[]).with_context(|| context("approvals.allow"))?;
+    let deny = Rules::parse(&[], &config.approvals.deny).with_context(|| context("approvals.deny"))?;
+    Ok(Rules { allow: allow.allow, deny: deny.deny })
+}
+
+/// A tool that nobody has may be a slip, or be offered later.
+fn tell_rules(rules: &Rules) {
+    for rule in rules.for_other_tools() {
+        let builtin = tool::policy::BUILTIN.join(", ");
+        tracing::warn!(%rule, builtin, "this rule counts only while an MCP server or a client offers its tool");
+    }
+}
+
 /// What a project may say goes over what the person has set, and never allows more.
 fn project_settings(config: Arc<RwLock<Config>>) -> Box<ProjectSettings> {
     Box::new(move |dir, own| {
         let config = config.read().unwrap_or_else(std::sync::PoisonError::into_inner);
         let Some(project) = config.project(dir).map_err(|e| e.to_string())? else { return Ok(None) };
-        let deny = tool::policy::Rules::parse(&[], &project.deny)
+        let deny = Rules::parse(&[], &project.deny)
             .map_err(|e| format!("{}: approvals.deny: {e}", dir.join(".kli/config.toml").display()))?;
         let mut settings = own.clone();
         settings.rules.deny.extend(deny.deny);

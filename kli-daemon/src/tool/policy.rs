@@ -14,7 +14,7 @@ mod sensitive;
 #[cfg(test)]
 mod tests;
 
-pub use rule::{Rule, RuleError, Rules};
+pub use rule::{BUILTIN, Rule, RuleError, Rules};
 pub(crate) use sensitive::is_sensitive;
 
 use std::path::{Path, PathBuf};

@@ -17,9 +17,16 @@ pub struct Rules {
 }
 
 impl Rules {
+    /// Of what a person wrote: a tool whose name is nearly that of a built-in one is an error. Other names may be those
+    /// of tools that MCP servers or clients offer later.
     pub fn parse<S: AsRef<str>>(allow: &[S], deny: &[S]) -> Result<Rules, RuleError> {
-        let all = |rules: &[S]| rules.iter().map(|rule| rule.as_ref().parse::<Rule>()).collect::<Result<Vec<_>, _>>();
+        let all = |rules: &[S]| rules.iter().map(|rule| written(rule.as_ref())).collect::<Result<Vec<_>, _>>();
         Ok(Rules { allow: all(allow)?, deny: all(deny)? })
+    }
+
+    /// Rules for tools that are not built in: they count only while an MCP server or a client offers the tool.
+    pub fn for_other_tools(&self) -> impl Iterator<Item = &Rule> {
+        self.allow.iter().chain(&self.deny).filter(|rule| rule.tool.as_deref().is_some_and(|tool| !BUILTIN.contains(&tool)))
     }
 
     pub(super) fn denies(&self, spec: &ToolSpec, subject: &Subject) -> Option<&Rule> {
@@ -51,6 +58,37 @@ enum Scope {
     Paths(Paths),
 }
 
+/// The tools of [`crate::tool::builtin`].
+pub const BUILTIN: [&str; 9] = ["read", "write", "edit", "bash", "grep", "find", "ls", "job_output", "job_kill"];
+
+fn written(text: &str) -> Result<Rule, RuleError> {
+    let rule: Rule = text.parse()?;
+    let tool = rule.tool.as_deref().unwrap_or_default();
+    match BUILTIN.iter().find(|builtin| is_misspelt(tool, builtin)) {
+        Some(meant) => Err(RuleError::Misspelt { tool: tool.to_owned(), meant, rule: rule.text }),
+        None => Ok(rule),
+    }
+}
+
+/// Another case, two letters swapped, or, where the name is long enough, one letter too many, too few or wrong.
+fn is_misspelt(tool: &str, meant: &str) -> bool {
+    if tool == meant || tool.eq_ignore_ascii_case(meant) {
+        return tool != meant;
+    }
+    let (tool, meant) = (tool.as_bytes(), meant.as_bytes());
+    let begin = tool.iter().zip(meant).take_while(|(a, b)| a == b).count();
+    let rest = |name: &[u8]| name.get(begin..).map(<[u8]>::to_vec).unwrap_or_default();
+    let (mut a, mut b) = (rest(tool), rest(meant));
+    while a.last().is_some_and(|last| b.last() == Some(last)) {
+        a.pop();
+        b.pop();
+    }
+    match (&a[..], &b[..]) {
+        ([a, b], [c, d]) => a == d && b == c,
+        (a, b) => meant.len() >= 4 && a.len() <= 1 && b.len() <= 1,
+    }
+}
+
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum RuleError {
     #[error("the rule \"{0}\" is not of the form TOOL or TOOL(WHICH)")]
@@ -66,6 +104,8 @@ pub enum RuleError {
          write it without them to mean all its calls"
     )]
     NoScope(String, String),
+    #[error("the rule \"{rule}\": there is no tool {tool}. Did you mean {meant}? Built in are {}", BUILTIN.join(", "))]
+    Misspelt { rule: String, tool: String, meant: &'static str },
 }
 
 impl FromStr for Rule {

@@ -410,6 +410,34 @@ fn wrong_rules_are_named() {
 }
 
 #[test]
+fn misspelt_tools_are_named() {
+    let builtin: Vec<String> = crate::tool::builtin().iter().map(|tool| tool.spec().name.clone()).collect();
+    assert_eq!(BUILTIN.as_slice(), builtin);
+    for (rule, meant) in [
+        ("bsh", "bash"),
+        ("Bash", "bash"),
+        ("Bash(git status)", "bash"),
+        ("bahs", "bash"),
+        ("raed", "read"),
+        ("writes", "write"),
+        ("sl", "ls"),
+        ("job_kil", "job_kill"),
+    ] {
+        for rules in [Rules::parse(&[rule], &[]), Rules::parse(&[], &[rule])] {
+            let error = rules.map(drop).unwrap_err().to_string();
+            let parentheses = rule.contains('(');
+            assert!(parentheses || error.contains(&format!("Did you mean {meant}? Built in are read, write,")), "{error}");
+            assert!(error.contains(rule), "{error}");
+        }
+    }
+    let rules = Rules::parse(&["bash", "lsp", "ls", "*"], &["mcp__files__read", "browser"]).unwrap();
+    let others: Vec<String> = rules.for_other_tools().map(Rule::to_string).collect();
+    assert_eq!(others, ["lsp", "mcp__files__read", "browser"]);
+    // A client may call its tool so, and a person allow it for the session.
+    assert!("bsh".parse::<Rule>().is_ok());
+}
+
+#[test]
 fn a_long_command_is_judged_quickly() {
     let scene = Scene::new();
     let command = format!("sudo {}", "a 'b c' $(d) ".repeat(10_000));
