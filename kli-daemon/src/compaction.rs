@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::BoxFuture;
 use kli_protocol::api::{ModelInfo, RunErrorKind};
 use kli_protocol::record::{BranchSummary, Compaction, Record, StopReason, Usage};
 use kli_protocol::{ApiError, ErrorKind};
@@ -42,6 +43,20 @@ pub struct Summarizer {
     pub attempts: u32,
     pub base_delay: Duration,
     pub cache_key: String,
+    /// Told before each wait for another attempt.
+    pub on_retry: OnRetry,
+}
+
+pub type OnRetry = Arc<dyn Fn(Retry) -> BoxFuture<'static, ()> + Send + Sync>;
+
+/// A request failed in a way that may pass, and is made again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Retry {
+    /// The one that failed, counted from 1.
+    pub attempt: u32,
+    pub max_attempts: u32,
+    pub delay_ms: u64,
+    pub reason: String,
 }
 
 /// What a compaction comes to.
@@ -279,6 +294,13 @@ impl Summarizer {
             }
             let own = self.base_delay.saturating_mul(1 << (attempt - 1).min(10));
             let delay = failure.retry_after_ms.map_or(own, Duration::from_millis).min(MAX_DELAY);
+            (self.on_retry)(Retry {
+                attempt,
+                max_attempts: self.attempts,
+                delay_ms: u64::try_from(delay.as_millis()).unwrap_or(u64::MAX),
+                reason: failure.message,
+            })
+            .await;
             tokio::select! {
                 () = cancel.cancelled() => return Err(CompactionError::Aborted),
                 () = tokio::time::sleep(delay) => {}

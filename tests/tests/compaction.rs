@@ -45,6 +45,29 @@ fn of_kind(session: &Session, kinds: &[&str]) -> Vec<Value> {
     session.client.events().into_iter().filter(|e| kinds.contains(&e.kind())).map(|e| e.body).collect()
 }
 
+/// Who follows a session sees why a summary takes its time.
+#[test]
+fn a_summary_that_is_asked_for_again() {
+    let mut asked = 0;
+    let p = place(move |_| {
+        asked += 1;
+        if asked % 2 == 1 { Reply::status(529, "overloaded_error", "busy now") } else { Reply::text("SUM") }
+    });
+    let mut session = p.session();
+    fill(&mut session, 8);
+    session.subscribe();
+    let prompt = session.branch().iter().find(|e| e["message"]["role"] == "user").unwrap()["id"].clone();
+    session.call("compact", json!({}));
+    session.call("navigateTree", json!({ "entryId": prompt, "summarize": true }));
+    session.client.until_kind("leafMoved");
+    let told = of_kind(&session, &["compactionStart", "retryScheduled", "compactionEnd"]);
+    let kinds: Vec<&str> = told.iter().filter_map(|event| event["type"].as_str()).collect();
+    let one = ["compactionStart", "retryScheduled", "compactionEnd"];
+    assert_eq!(kinds, [one, one].concat());
+    assert_eq!((&told[1]["attempt"], told[1].get("runId")), (&json!(1), None));
+    assert!(text(&told[1]["reason"]).contains("busy now"), "{told:?}");
+}
+
 #[test]
 fn by_hand() {
     let p = place(|_| Reply::text("THE-SUMMARY"));

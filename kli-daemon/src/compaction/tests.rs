@@ -2,6 +2,7 @@ mod properties;
 
 use std::sync::Mutex;
 
+use futures_util::future::FutureExt;
 use futures_util::stream::{self, BoxStream, StreamExt};
 use kli_protocol::api::ModelOption;
 use kli_protocol::record::{AssistantMessage, Body, Message};
@@ -69,6 +70,7 @@ where
         attempts: 3,
         base_delay: Duration::from_secs(1),
         cache_key: "s".into(),
+        on_retry: Arc::new(|_| std::future::ready(()).boxed()),
     };
     (by, provider)
 }
@@ -171,9 +173,17 @@ async fn a_summary_that_is_none_changes_nothing() {
 async fn failures_that_may_pass_are_tried_again() {
     for (failures, ok) in [(2, true), (3, false)] {
         let answer = move |n, _: &str| if n <= failures { failed(RunErrorKind::Overloaded, true) } else { done("S") };
-        let (by, provider) = summarizer(answer, 100_000);
+        let (mut by, provider) = summarizer(answer, 100_000);
+        let told = Arc::<Mutex<Vec<Retry>>>::default();
+        let listener = told.clone();
+        by.on_retry = Arc::new(move |retry| {
+            listener.lock().unwrap().push(retry);
+            std::future::ready(()).boxed()
+        });
         assert_eq!(run(&turns(20), &by).await.is_ok(), ok);
         assert_eq!(provider.asked.lock().unwrap().len(), 3);
+        let retry = |attempt, delay_ms| Retry { attempt, max_attempts: 3, delay_ms, reason: "no".into() };
+        assert_eq!(*told.lock().unwrap(), [retry(1, 1_000), retry(2, 2_000)]);
     }
 }
 

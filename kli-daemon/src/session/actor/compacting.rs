@@ -6,6 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::FutureExt;
 use kli_protocol::api::{
     Behavior, CompactResult, CompactionReason, EventBody, ModelRef, NavigateTreeParams, NavigateTreeResult, RunError,
     RunErrorKind, RunOutcome, RunStop, Status,
@@ -18,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 use super::prompts::{PromptOrder, Started};
 use super::write::Draft;
 use super::{Actor, Ix, Message};
-use crate::compaction::{self, Compacted, CompactionError, Stretch, Summarizer};
+use crate::compaction::{self, Compacted, CompactionError, OnRetry, Retry, Stretch, Summarizer};
 use crate::context::estimate::Budget;
 use crate::context::{Window, cut, transcript};
 use crate::session::branch::{self, Shape};
@@ -228,7 +229,26 @@ impl Actor {
             attempts: settings.retry.max_attempts,
             base_delay: Duration::from_millis(settings.retry.base_delay_ms),
             cache_key: format!("{}-summary", self.id),
+            on_retry: self.retry_teller(),
         }
+    }
+
+    /// Whoever summarises is no part of the actor, and speaks to it by messages.
+    fn retry_teller(&self) -> OnRetry {
+        let mailbox = self.mailbox();
+        Arc::new(move |retry| {
+            let mailbox = mailbox.clone();
+            let Retry { attempt, max_attempts, delay_ms, reason } = retry;
+            let tell = Box::new(move |actor: &mut Actor| {
+                actor.publish(EventBody::RetryScheduled { attempt, max_attempts, delay_ms, reason });
+            });
+            async move {
+                if let Some(mailbox) = mailbox {
+                    let _ = mailbox.send(Message::Call(tell)).await;
+                }
+            }
+            .boxed()
+        })
     }
 
     pub(super) fn budget(&self, window: u64) -> Budget {
