@@ -19,8 +19,8 @@ pub(crate) struct Bash {
 impl Bash {
     pub(crate) fn new() -> Bash {
         let description = format!(
-            "Run a command in bash in the work directory. stdout and stderr come back together, at most the last {} \
-             lines or {} KiB; a longer output is kept in a file that is named then. There is no terminal and no \
+            "Run a command in bash in the work directory. stdout and stderr come back together, at most {} lines or {} \
+             KiB; of a longer output the beginning and the end, and all of it is kept in a file that is named then. There is no terminal and no \
              input: give everything on the command line. For a server or a long task set background: it goes on \
              after the call, job_output shows what it printed and job_kill ends it.",
             Limits::OUTPUT.lines,
@@ -103,13 +103,12 @@ fn start(command: &str, context: &ToolContext) -> ToolOutput {
 fn answer(outcome: CommandOutcome, timeout: Option<Duration>, sandbox: Sandbox) -> ToolOutput {
     let mut notes = Vec::new();
     if outcome.truncated {
-        let shown = text::count_lines(&outcome.output);
         let rest = match &outcome.full_output_path {
             Some(path) if outcome.full_output_incomplete => format!("The first 64 MiB of it: {}", path.display()),
             Some(path) => format!("All of it: {}", path.display()),
             None => "The rest could not be kept.".to_owned(),
         };
-        notes.push(format!("Only the end of the output: the last {shown} of {} lines. {rest}", outcome.total_lines));
+        notes.push(format!("Only the beginning and the end of {} lines of output. {rest}", outcome.total_lines));
     }
     if outcome.replaced {
         notes.push("Bytes that are not UTF-8 text, and NUL, are shown as U+FFFD.".to_owned());

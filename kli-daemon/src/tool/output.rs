@@ -1,4 +1,5 @@
-//! What a command prints: its end in bounded memory, all of it in a file once that is more than a model gets.
+//! What a command prints: its beginning and its end in bounded memory, all of it in a file once that is more than a
+//! model gets.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -13,6 +14,11 @@ use crate::text::{self, Cleaner, Limits};
 
 /// How much of the end is kept; more than [`Limits::OUTPUT`] lets through.
 const KEPT: usize = 64 * 1024;
+/// Of an output that is too long, what is shown of its beginning: there is the first of many errors, and the stream
+/// that was written first. The end has the rest of [`Limits::OUTPUT`].
+const BEGINNING: Limits = Limits { lines: 200, bytes: 8 * 1024 };
+const END: Limits =
+    Limits { lines: Limits::OUTPUT.lines - BEGINNING.lines, bytes: Limits::OUTPUT.bytes - BEGINNING.bytes };
 /// A command must not fill the disk: what comes after this is not written to the file.
 const LARGEST_FILE: u64 = 64 * 1024 * 1024;
 
@@ -21,6 +27,8 @@ const LARGEST_FILE: u64 = 64 * 1024 * 1024;
 pub(crate) struct Tail {
     cleaner: Cleaner,
     text: String,
+    /// A little more of the beginning than is shown, to tell where it is cut.
+    beginning: String,
     /// Lines that ended, since the beginning.
     lines: u64,
     dropped: bool,
@@ -50,6 +58,10 @@ impl Tail {
     }
 
     fn append(&mut self, text: &str) {
+        let room = (BEGINNING.bytes + 8).saturating_sub(self.beginning.len());
+        if self.beginning.len() <= BEGINNING.bytes {
+            self.beginning.push_str(text::clip_bytes(text, room.min(text.len())));
+        }
         self.text.push_str(text);
         self.lines += memchr::memchr_iter(b'\n', text.as_bytes()).count() as u64;
         if self.text.len() > 2 * KEPT {
@@ -66,6 +78,24 @@ impl Tail {
         (cut.text.to_owned(), self.dropped || cut.by.is_some())
     }
 
+    /// All of a finished output where it fits, else its beginning and its end; whether something was left out.
+    fn both_ends(&self) -> (String, bool) {
+        if !self.dropped && text::tail(&self.text, Limits::OUTPUT).by.is_none() {
+            return (self.text.clone(), false);
+        }
+        let (first, last) = (text::head(&self.beginning, BEGINNING), text::tail(&self.text, END));
+        let left_out = match self.total_lines().saturating_sub((first.lines + last.lines) as u64) {
+            0 => "left out".to_owned(),
+            1 => "1 line left out".to_owned(),
+            lines => format!("{lines} lines left out"),
+        };
+        (format!("{}\n[… {left_out} …]\n{}", first.text.trim_end_matches('\n'), last.text), true)
+    }
+
+    fn total_lines(&self) -> u64 {
+        self.lines + u64::from(!self.text.is_empty() && !self.text.ends_with('\n'))
+    }
+
     pub(crate) fn replaced(&self) -> bool {
         self.cleaner.replaced() > 0
     }
@@ -74,7 +104,7 @@ impl Tail {
 /// A finished output.
 #[derive(Debug, Default)]
 pub(crate) struct Output {
-    /// At most [`Limits::OUTPUT`] of the end.
+    /// At most [`Limits::OUTPUT`] of it; of more the beginning and the end, and a line between them that says so.
     pub text: String,
     pub truncated: bool,
     pub total_lines: u64,
@@ -118,13 +148,13 @@ impl Capture {
     pub(crate) async fn finish(mut self) -> Output {
         let added = self.tail.finish();
         self.live.send(&added.live);
-        let (text, truncated) = self.tail.end(Limits::OUTPUT);
+        let (text, truncated) = self.tail.both_ends();
         match self.file {
             Spill::NotNeeded if truncated => self.spill().await,
             Spill::Open { .. } => self.store(&added.text).await,
             _ => {}
         }
-        let total_lines = self.tail.lines + u64::from(!self.tail.text.is_empty() && !self.tail.text.ends_with('\n'));
+        let total_lines = self.tail.total_lines();
         let mut output = Output { text, truncated, total_lines, replaced: self.tail.replaced(), ..Output::default() };
         if let Spill::Open { mut file, path, full, .. } = self.file
             && file.flush().await.is_ok()

@@ -3,7 +3,7 @@
 //! | | off | workspace-write | read-only |
 //! |---|---|---|---|
 //! | read and run files | yes | yes | yes |
-//! | change files | yes | in the work directory and for temporary files | no |
+//! | change files | yes | in the work directory, `/tmp`, `/var/tmp`, `/dev/shm` and the daemon's `$TMPDIR` | no |
 //! | network, other programs' sockets | yes | no | no |
 //! | signals to processes outside, their memory | yes | no | no |
 //! | modes, owners, times of files | yes | yes, everywhere | no |
@@ -85,8 +85,8 @@ impl Sandbox {
         match self {
             Sandbox::Off => None,
             Sandbox::WorkspaceWrite => Some(
-                "Commands run in a sandbox: they cannot change files outside of the work directory and the directory \
-                 for temporary files, and have no network.",
+                "Commands run in a sandbox: they cannot change files outside of the work directory and those for \
+                 temporary files (/tmp, /var/tmp, /dev/shm, $TMPDIR), and have no network.",
             ),
             Sandbox::ReadOnly => Some("Commands run in a sandbox: they cannot change any file, and have no network."),
         }

@@ -74,7 +74,8 @@ pub enum CommandError {
 /// How a command went.
 #[derive(Clone, Debug, Default)]
 pub struct CommandOutcome {
-    /// The end of its output, stdout and stderr as they came, as plain text; see [`crate::text::Limits::OUTPUT`].
+    /// Its output, stdout and stderr as they came, as plain text; of one beyond [`crate::text::Limits::OUTPUT`] the
+    /// beginning and the end.
     pub output: String,
     /// `128 + n` when a signal ended it; none when it was cancelled or timed out.
     pub exit_code: Option<i32>,

@@ -85,6 +85,7 @@ async fn work_goes_on_in_the_work_directory() {
         "echo x > f && cat f && chmod +x f && mv f g && mkdir d && mv g d/ && rm -r d",
         "git init -q . && echo 1 > f && git add f && git -c user.name=n -c user.email=e commit -qm one && git log --oneline",
         "echo x > /dev/null; t=$(mktemp) && echo x > $t && rm $t",
+        "for d in /tmp /var/tmp /dev/shm; do [ ! -d $d ] || { t=$(mktemp -p $d) && rm $t; } || exit 1; done",
         "echo a | grep a | wc -l",
         "python3 -c 'import multiprocessing as m; print(m.Lock())'",
         "python3 -c 'import socket; a, b = socket.socketpair(); a.send(b\"x\"); assert b.recv(1) == b\"x\"'",
