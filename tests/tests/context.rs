@@ -35,6 +35,31 @@ fn trust(session: &mut Session, p: &Place, trusted: bool) {
 
 /// Another program edits what the model is to see. Its record is a mark: our next prompt goes beside it, and it counts
 /// all the same, for the branch on whose end it was made.
+/// A picture that no provider takes would be refused with every later request.
+#[test]
+fn broken_pictures_are_told_and_not_sent() {
+    let p = Place::with([Reply::call("c1", "look", json!({})), Reply::text("seen")]);
+    let mut session = p.session();
+    let picture = |data: &str, mime: &str| json!([{ "type": "image", "data": data, "mimeType": mime }]);
+    let entry = json!({ "customType": "note", "content": picture("Qk0=", "image/bmp"), "display": true });
+    session.call("appendEntry", entry);
+    let mut editor = p.daemon.client();
+    let tool = json!({ "name": "look", "description": "Looks.", "parameters": { "type": "object" }, "readOnly": true });
+    editor.call("registerTools", json!({ "tools": [tool] }));
+    session.call("prompt", json!({ "text": "look" }));
+    let called = editor.until(|e| e.method == "toolCall").body["callId"].clone();
+    editor.call("submitToolResult", json!({ "callId": called, "content": picture("bm8gcGljdHVyZQ==", "image/png") }));
+    assert_eq!(session.wait()["stopReason"], "done");
+    let sent = p.server.last();
+    assert!(sent.says("no provider takes"), "{:?}", sent.texts());
+    assert!(sent.says("[image left out: its data is no PNG, JPEG, GIF or WebP picture]"), "{:?}", sent.texts());
+    assert!(!sent.body.to_string().contains("base64"));
+    // What was given is kept as it is.
+    let kept = session.branch().iter().any(|entry| entry["content"] == picture("Qk0=", "image/bmp"));
+    assert!(kept);
+    p.server.assert_valid();
+}
+
 #[test]
 fn an_edit_by_another_program_stays() {
     let p = Place::with([]);

@@ -222,6 +222,51 @@ fn a_session_directory_that_cannot_be_used() {
     assert_eq!(std::fs::read_to_string(&file).unwrap(), "precious");
 }
 
+/// What is in memory goes on, and what is made anew is the daemon's own before it writes.
+#[test]
+fn a_session_directory_that_is_removed() {
+    let place = fixtures::temp_dir("kli-t");
+    let dir = place.path().join("sessions");
+    let server = ModelServer::start();
+    let daemon = Setup::new().session_dir(&dir).model(&server).start();
+    let work_dir = fixtures::work_dir();
+    let mut written = Session::create(&daemon, work_dir.path());
+    written.ask("one");
+    let mut memory = Session::create_with(&daemon, json!({ "workDir": work_dir.path(), "persist": false }));
+    memory.ask("one");
+    let mut fresh = Session::create(&daemon, work_dir.path());
+    written.subscribe();
+    std::fs::remove_dir_all(&dir).unwrap();
+
+    let listed = written.client.call("listSessions", json!({}));
+    let listed = listed["sessions"].as_array().unwrap().iter().find(|s| s["sessionId"] == written.id).unwrap();
+    assert_eq!((&listed["readOnly"], &listed["warnings"][0]["kind"]), (&json!(true), &json!("fileLost")));
+    assert_eq!(written.error("prompt", json!({ "text": "two" })).kind(), "storeFailed");
+    assert_eq!(written.client.until_kind("warning").body["kind"], "fileLost");
+    let told = written.client.until(|e| e.kind() == "sessionInfoChanged" && e.body["session"]["readOnly"] == true);
+    assert!(text(&told.body["session"]["warnings"][0]["message"]).contains("is gone"), "{told:?}");
+    assert_eq!(written.state()["warnings"][0]["kind"], "fileLost");
+    assert_eq!(written.branch().iter().filter(|e| e["type"] == "message").count(), 2, "it can be read");
+    assert!(!dir.exists(), "nothing was written");
+    memory.ask("two");
+    fresh.ask("one");
+    let second = daemon.run_on(&place.path().join("other.sock"));
+    assert!(second.code != Some(0) && second.stderr.contains(&daemon.pid().to_string()), "{second:?}");
+
+    // Another daemon is quicker.
+    let mut fresh = Session::create(&daemon, work_dir.path());
+    std::fs::remove_dir_all(&dir).unwrap();
+    let mut other = Setup::new().session_dir(&dir).start();
+    let refused = fresh.error("prompt", json!({ "text": "hi" }));
+    assert_eq!(refused.kind(), "storeFailed");
+    assert!(refused.message().contains(&format!("pid {}", other.pid())), "{refused:?}");
+    assert!(fixtures::session_files(&dir).is_empty(), "nothing was written");
+    memory.ask("three");
+    other.terminate();
+    fresh.ask("hi");
+    assert_eq!(fixtures::session_files(&dir).len(), 1);
+}
+
 /// Neither prompts nor keys are in the log.
 #[test]
 fn what_is_logged() {
