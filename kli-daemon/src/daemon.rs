@@ -13,7 +13,7 @@ use kli_protocol::ApiError;
 use kli_protocol::api::Mode;
 use kli_protocol::error::in_full;
 use kli_protocol::paths::SocketPathSources;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -51,6 +51,7 @@ pub async fn run(options: Options) -> anyhow::Result<()> {
     // Beyond a limit on file sizes a write is to fail, not to end the daemon. A handler and no ignoring: commands
     // begin with the signal as it always was.
     let _file_size = signal(SignalKind::from_raw(libc::SIGXFSZ))?;
+    let signals = Signals::catch()?;
     let dirs = directories::ProjectDirs::from("", "", "kli");
     let state_dir = dirs.as_ref().map(|d| d.state_dir().unwrap_or_else(|| d.data_local_dir()).to_owned());
     let config = load_config(&options)?;
@@ -140,7 +141,7 @@ pub async fn run(options: Options) -> anyhow::Result<()> {
     rpc::notify_ready();
 
     tokio::select! {
-        stopped = wait_for_stop(&control, idle_exit) => stopped?,
+        stopped = wait_for_stop(&control, idle_exit, signals) => stopped?,
         () = registry.keep_unloading(unload_after) => {}
     }
 
@@ -228,11 +229,26 @@ impl Control for Daemon {
     }
 }
 
+/// Signals that have a meaning. Caught before there is a socket: whoever was answered may send one.
+struct Signals {
+    term: Signal,
+    interrupt: Signal,
+    hangup: Signal,
+}
+
+impl Signals {
+    fn catch() -> std::io::Result<Signals> {
+        Ok(Signals {
+            term: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+            hangup: signal(SignalKind::hangup())?,
+        })
+    }
+}
+
 /// Until a signal, `shutdown`, or a time in which nobody needed the daemon. SIGHUP reloads the configuration.
-async fn wait_for_stop(daemon: &Arc<Daemon>, idle_exit: Option<Duration>) -> anyhow::Result<()> {
-    let mut term = signal(SignalKind::terminate())?;
-    let mut interrupt = signal(SignalKind::interrupt())?;
-    let mut hangup = signal(SignalKind::hangup())?;
+async fn wait_for_stop(daemon: &Arc<Daemon>, idle_exit: Option<Duration>, signals: Signals) -> anyhow::Result<()> {
+    let Signals { mut term, mut interrupt, mut hangup } = signals;
     let idle = idle(daemon.clone(), idle_exit);
     tokio::pin!(idle);
     loop {

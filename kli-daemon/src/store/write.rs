@@ -317,7 +317,12 @@ impl Log {
             Ok(_) => return None,
         };
         let path = place.path.map(|path| path.display().to_string());
-        Some(Warning { kind: "fileLost".into(), message: format!("{how}. Open the session again to go on"), path, offset: None })
+        Some(Warning {
+            kind: "fileLost".into(),
+            message: format!("{how}. Open the session again to go on"),
+            path,
+            offset: None,
+        })
     }
 
     /// As [`Log::facts`], after a look at the file: who asks learns of a loss before anybody writes.

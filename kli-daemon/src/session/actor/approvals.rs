@@ -67,9 +67,9 @@ impl Approvals {
     }
 
     fn allows_same(&self, call: &CallInfo, reason: &str) -> bool {
-        self.same.iter().any(|same| {
-            same.tool_name == call.tool_name && same.arguments == call.arguments && same.reason == reason
-        })
+        self.same
+            .iter()
+            .any(|same| same.tool_name == call.tool_name && same.arguments == call.arguments && same.reason == reason)
     }
 
     fn allow_same(&mut self, same: Same) {

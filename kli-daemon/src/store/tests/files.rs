@@ -148,7 +148,11 @@ fn nothing_is_written_in_a_directory_that_is_anothers() {
     let everything = || -> Vec<_> {
         let mut files = session_files(rig.path());
         files.extend(std::fs::read_dir(rig.path()).unwrap().flatten().map(|e| e.path()).filter(|path| path.is_file()));
-        files.into_iter().filter(|path| !path.ends_with(".kli-list")).map(|path| (std::fs::read(&path).unwrap(), path)).collect()
+        files
+            .into_iter()
+            .filter(|path| !path.ends_with(".kli-list"))
+            .map(|path| (std::fs::read(&path).unwrap(), path))
+            .collect()
     };
     let before = everything();
     owner.by_another.store(true, Ordering::Relaxed);

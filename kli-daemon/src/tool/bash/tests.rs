@@ -81,8 +81,14 @@ async fn commands_end_with_their_shell() {
         ("read x; echo got:$x", "got:"),
         ("python3 -c 'input()'", "EOFError"),
         ("read x </dev/tty", "/dev/tty"),
-        ("python3 -c \"import sys; sys.stderr.write('e'*300000); sys.stdout.write('o'*300000)\"", "eee\n[… left out …]\nooo"),
-        ("python3 -c \"import sys; sys.stdout.write('o'*300000); sys.stderr.write('e'*300000)\"", "ooo\n[… left out …]\neee"),
+        (
+            "python3 -c \"import sys; sys.stderr.write('e'*300000); sys.stdout.write('o'*300000)\"",
+            "eee\n[… left out …]\nooo",
+        ),
+        (
+            "python3 -c \"import sys; sys.stdout.write('o'*300000); sys.stderr.write('e'*300000)\"",
+            "ooo\n[… left out …]\neee",
+        ),
     ] {
         let begin = Instant::now();
         let output = run(&place, command).await;

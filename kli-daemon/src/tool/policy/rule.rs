@@ -26,7 +26,10 @@ impl Rules {
 
     /// Rules for tools that are not built in: they count only while an MCP server or a client offers the tool.
     pub fn for_other_tools(&self) -> impl Iterator<Item = &Rule> {
-        self.allow.iter().chain(&self.deny).filter(|rule| rule.tool.as_deref().is_some_and(|tool| !BUILTIN.contains(&tool)))
+        self.allow
+            .iter()
+            .chain(&self.deny)
+            .filter(|rule| rule.tool.as_deref().is_some_and(|tool| !BUILTIN.contains(&tool)))
     }
 
     pub(super) fn denies(&self, spec: &ToolSpec, subject: &Subject) -> Option<&Rule> {

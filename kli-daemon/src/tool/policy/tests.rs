@@ -426,7 +426,10 @@ fn misspelt_tools_are_named() {
         for rules in [Rules::parse(&[rule], &[]), Rules::parse(&[], &[rule])] {
             let error = rules.map(drop).unwrap_err().to_string();
             let parentheses = rule.contains('(');
-            assert!(parentheses || error.contains(&format!("Did you mean {meant}? Built in are read, write,")), "{error}");
+            assert!(
+                parentheses || error.contains(&format!("Did you mean {meant}? Built in are read, write,")),
+                "{error}"
+            );
             assert!(error.contains(rule), "{error}");
         }
     }
