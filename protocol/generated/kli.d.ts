@@ -230,7 +230,7 @@ export type Approval = {
   arguments: Record<string, unknown>;
   /** Why a person is asked. */
   reason: string;
-  /** What `allowForSession` would allow from then on. */
+  /** What `allowForSession` would allow from then on. Absent: the very same call only. */
   rule?: string;
   /** The edit before it is made. */
   changes?: Array<Change>;
