@@ -45,10 +45,15 @@ pub(super) fn sendable(mut image: ImageBlock) -> Block {
     if image.mime_type != head.mime {
         head.mime.clone_into(&mut image.mime_type);
     }
-    if STANDARD.decode(&image.data).is_err() {
+    if !ends_well(&image.data) {
         image.data = STANDARD.encode(&bytes);
     }
     Block::Image(image)
+}
+
+/// Whether base64 that can be decoded ends as strict readers want it: that shows in its last four characters.
+fn ends_well(data: &str) -> bool {
+    data.len().is_multiple_of(4) && data.get(data.len() - 4..).is_some_and(|end| STANDARD.decode(end).is_ok())
 }
 
 /// What is said in place of bytes of no format that providers take.

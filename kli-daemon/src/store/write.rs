@@ -231,6 +231,11 @@ impl Log {
         if self.home == Home::Dir { self.shared.own_dir() } else { Ok(()) }
     }
 
+    /// Whether what can be done without may be written beside its file.
+    pub fn owns_place(&self) -> bool {
+        self.home != Home::Dir || self.shared.owns_dir()
+    }
+
     /// Makes the session's file, on disk already where the setting asks for it.
     pub(super) fn make_file(&self, path: PathBuf, bytes: &[u8]) -> Result<Placed> {
         let locking = if self.home == Home::Outside { Locking::Own } else { Locking::None };

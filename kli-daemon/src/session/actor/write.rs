@@ -190,7 +190,10 @@ impl Actor {
         if self.events.is_none() {
             self.events = self.deps.event_path(&self.log).map(EventLog::open);
         }
-        if let Some(events) = &mut self.events {
+        // A file that is there is written to by its descriptor, wherever it lies now.
+        if let Some(events) = &mut self.events
+            && (events.reserved().is_some() || self.log.owns_place())
+        {
             events.reserve(self.hub.last_seq() + 1);
         }
     }
