@@ -160,6 +160,30 @@ async fn a_script_at_the_prompt_sees_each_answer_before_its_next_line() {
     assert!(!out.contains("never"), "{out}");
 }
 
+/// The session of `kli` alone is kept if something is said in it, or done to it.
+#[tokio::test]
+async fn a_session_in_which_nothing_was_said_is_not_kept() {
+    for (script, entries, kept) in
+        [("", 0, false), ("/help\n/quit\n", 0, false), ("first\n", 4, true), ("/mode auto\n", 2, true)]
+    {
+        let fake = Fake::start(move |method, _| match method {
+            "prompt" => Some(fake::run("yes")),
+            "deleteSession" => Some(Reply::Result(json!({}))),
+            "getSession" => {
+                let mut state = fake::session_state();
+                state["entryCount"] = entries.into();
+                Some(Reply::Result(state))
+            }
+            _ => None,
+        });
+        let (code, out, err) = run(&fake, &[], Some(script)).await;
+        assert_eq!((code, err.as_str()), (0, ""), "{out}");
+        assert_eq!(fake.calls("deleteSession").is_empty(), kept, "{script:?}");
+        let (code, ..) = run(&fake, &["--continue"], Some("/help\n")).await;
+        assert_eq!((code, fake.calls("deleteSession").len()), (0, usize::from(!kept)), "one of others stays");
+    }
+}
+
 /// A run that asks whether a call is allowed, and goes on when it is answered.
 fn asking() -> Fake {
     let approval = json!({"approvalId": "ap1", "toolCallId": "t1", "toolName": "bash", "title": "bash: rm x",

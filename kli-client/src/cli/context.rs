@@ -56,6 +56,16 @@ impl Context {
         Ok(self.client.call::<api::CreateSession>(params).await?)
     }
 
+    /// A session in which nothing came to be (the model has no key, say, or nobody said anything) is not left among
+    /// the others. What goes wrong here changes nothing about how the command ends.
+    pub async fn take_back(&self, session_id: &str) {
+        if self.state(session_id).await.is_ok_and(|state| state.leaf_id.is_none() && state.info.entry_count == Some(0))
+        {
+            let params = api::SessionParams { session_id: session_id.to_owned() };
+            let _ = self.client.call::<api::DeleteSession>(params).await;
+        }
+    }
+
     /// `provider/model`, or a model's id that only one provider has.
     pub async fn model(&self, text: &str) -> anyhow::Result<api::ModelRef> {
         if let Some((provider, model_id)) = text.split_once('/') {

@@ -15,12 +15,13 @@ use std::collections::{HashSet, VecDeque};
 use std::future::Future;
 use std::io::IsTerminal;
 use std::pin::Pin;
+use std::time::Duration;
 
 use kli_client::api::{self, Approval, EventBody, SessionInfo, SessionState, Status};
 use kli_client::{CallError, ErrorKind, EventStream, Step, socket};
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::args::{Global, Run};
+use super::args::{Global, NewSession, Run};
 use super::context::Context;
 use super::out::Style;
 use super::transcript::{self, Extent};
@@ -32,6 +33,8 @@ use slash::Answer;
 
 /// Entries of an older conversation that are shown when it is taken up.
 const SHOWN_OF_OLD: u64 = 8;
+/// How long leaving may wait for the daemon.
+const FAREWELL: Duration = Duration::from_secs(1);
 
 pub async fn start(global: Global, run: Run) -> anyhow::Result<Exit> {
     let context = Context::connect(global).await?;
@@ -54,6 +57,8 @@ pub async fn start(global: Global, run: Run) -> anyhow::Result<Exit> {
         events: context.client.events(&session_id),
         context,
         session_id: session_id.clone(),
+        made: None,
+        is_lost: false,
         reader,
         screen: Screen::new(printer),
         render: Render::new(Style::of_stdout()),
@@ -76,11 +81,16 @@ pub async fn start(global: Global, run: Run) -> anyhow::Result<Exit> {
         exit: None,
     };
     repl.attach(&session_id).await?;
-    if !is_new {
+    if is_new {
+        repl.made = Some(run.new);
+    } else {
         repl.apply(&run).await?;
     }
     repl.greet(is_new).await?;
     let exit = repl.serve().await;
+    if repl.made.is_some() && !repl.is_lost {
+        let _ = tokio::time::timeout(FAREWELL, repl.context.take_back(&repl.session_id)).await;
+    }
     if let Some(mode) = mode.filter(|_| repl.reader.is_editing()) {
         // The editor was left in the middle of a line; the terminal is given back as it was.
         let _ = rustix::termios::tcsetattr(std::io::stdin(), rustix::termios::OptionalActions::Now, &mode);
@@ -117,6 +127,10 @@ enum Done {
 struct Repl {
     context: Context,
     session_id: String,
+    /// What the session was made of, as long as nothing was said in it: it is kept only if something is.
+    made: Option<NewSession>,
+    /// The connection is gone, and not yet back.
+    is_lost: bool,
     events: EventStream,
     reader: Reader,
     screen: Screen,
@@ -222,14 +236,22 @@ impl Repl {
             Happening::Step(Ok(Step::Event(received))) => {
                 self.event(&received.event.body, received.event.run_id.as_deref()).await
             }
-            Happening::Step(Ok(Step::Lost(why))) => self.lost(&why),
+            Happening::Step(Ok(Step::Lost(why))) => {
+                self.is_lost = true;
+                self.lost(&why)
+            }
             Happening::Step(Ok(Step::Back)) => {
+                self.is_lost = false;
                 self.dim("connected again")?;
                 let state = self.context.state(&self.session_id).await?;
                 self.state(&state, None)
             }
             Happening::Step(Err(e)) => {
                 let is_gone = e.api().and_then(|e| e.kind()) == Some(ErrorKind::SessionNotFound);
+                if is_gone && self.made.is_some() {
+                    return self.begin_anew().await;
+                }
+                self.is_lost = true;
                 let why = match is_gone && self.in_memory {
                     true => "this session lived only in memory and ended with its daemon; `kli` begins another, and ↑ \
                              there brings back what you typed"
@@ -315,6 +337,7 @@ impl Repl {
     async fn event(&mut self, body: &EventBody, run_id: Option<&str>) -> anyhow::Result<()> {
         match body {
             EventBody::Snapshot { session, run } => self.state(session, run.as_ref().map(|r| r.run_id.as_str()))?,
+            EventBody::EntryAppended { .. } => self.made = None,
             EventBody::RunStart { .. } => self.run = Some(run_id.unwrap_or_default().to_owned()),
             // The end of an older run may come after the beginning of the next was told.
             EventBody::RunEnd { .. } if self.run.as_deref().is_none_or(|run| run.is_empty() || Some(run) == run_id) => {
@@ -404,6 +427,16 @@ impl Repl {
         }
     }
 
+    /// A session in which nothing was said ended with its daemon: nothing is lost, so another takes its place.
+    async fn begin_anew(&mut self) -> anyhow::Result<()> {
+        let new = self.made.clone().unwrap_or_default();
+        let made = self.context.create(&new).await?;
+        self.attach(&made.session_id).await?;
+        self.made = Some(new);
+        self.is_lost = false;
+        self.dim(&format!("connected again, session {}", transcript::session_id(&made.session_id)))
+    }
+
     /// Changes to another session.
     async fn attach(&mut self, session_id: &str) -> anyhow::Result<()> {
         let mut events = self.context.client.events(session_id);
@@ -414,6 +447,9 @@ impl Repl {
         // The state as it was when we came, before anything that we do.
         let first = events.next().await?;
         self.events = events;
+        if self.session_id != session_id && self.made.take().is_some() {
+            self.context.take_back(&self.session_id).await;
+        }
         self.session_id = session_id.to_owned();
         self.run = None;
         self.approvals.clear();

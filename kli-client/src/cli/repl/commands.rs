@@ -5,6 +5,7 @@ use kli_client::api;
 
 use super::slash::{Answer, HELP, number};
 use super::{Done, Exit, Listed, Repl, Trust};
+use crate::cli::args::NewSession;
 use crate::cli::{commands as scripts, text, transcript, tree};
 
 /// Sessions and prompts that a list shows.
@@ -27,8 +28,11 @@ impl Repl {
             "/resume" => self.resume(rest).await,
             "/new" => {
                 let name = (!rest.is_empty()).then(|| rest.to_owned());
-                let made = self.context.create(&crate::cli::args::NewSession { name, ..Default::default() }).await?;
-                self.change_to(&made, None).await
+                let new = NewSession { name, ..Default::default() };
+                let made = self.context.create(&new).await?;
+                self.change_to(&made, None).await?;
+                self.made = Some(new);
+                Ok(())
             }
             "/label" => self.label(rest).await,
             "/name" => {

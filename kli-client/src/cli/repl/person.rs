@@ -43,16 +43,29 @@ impl Repl {
             return Ok(());
         }
         let line = std::mem::take(&mut self.unfinished) + &line;
-        let result = match slash::read(&line) {
+        let said = slash::read(&line);
+        let leaves = matches!(&said, Said::Command(name, _) if name == "/quit");
+        let result = match said {
             Said::Blank => Ok(()),
-            Said::Text(text) => self.say(text.replace("\\\n", "\n")).await,
-            Said::Bash { command, hidden } => self.bash(command, hidden),
-            Said::Command(name, rest) => self.command(&name, &rest).await,
+            _ if self.is_lost && self.made.is_some() && !leaves => match self.begin_anew().await {
+                Ok(()) => self.carry_out(said).await,
+                failed => failed,
+            },
+            said => self.carry_out(said).await,
         };
         match result {
             // What goes wrong with one line is told, and the next one is taken.
             Err(e) if !is_broken_pipe(&e) => self.bad(&in_full(e.as_ref())),
             other => other,
+        }
+    }
+
+    async fn carry_out(&mut self, said: Said) -> anyhow::Result<()> {
+        match said {
+            Said::Blank => Ok(()),
+            Said::Text(text) => self.say(text.replace("\\\n", "\n")).await,
+            Said::Bash { command, hidden } => self.bash(command, hidden),
+            Said::Command(name, rest) => self.command(&name, &rest).await,
         }
     }
 
