@@ -300,7 +300,16 @@ async fn a_bridge_carries_bytes_both_ways_and_answers_what_is_in_flight() {
 
 #[tokio::test]
 async fn another_machine_is_reached_by_ssh() {
-    let fake = answering();
+    let fake = Fake::start(|method, params| match method {
+        "importSession" => {
+            assert_eq!(params["path"], "/there/s.jsonl");
+            let message = "cannot read /there/s.jsonl: No such file or directory (os error 2)";
+            Some(Reply::Error(json!({"code": -32034, "message": message, "data": {"kind": "storeFailed"}})))
+        }
+        "prompt" => Some(fake::run(&format!("you said: {}", params["text"].as_str().unwrap()))),
+        "exportSession" => Some(Reply::Result(json!({"content": "# Exported\n"}))),
+        _ => None,
+    });
     let bin = fake.dir().join("bin");
     std::fs::create_dir(&bin).unwrap();
     // An ssh that runs the command here, after it checked that it was told where to go.
@@ -311,21 +320,32 @@ async fn another_machine_is_reached_by_ssh() {
     );
     std::fs::write(&ssh, body).unwrap();
     std::fs::set_permissions(&ssh, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
-    let path = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap_or_default());
-    let child = kli(&fake, &["--host", "me@box", "-C", "/over/there", "-p", "hi"]).env("PATH", &path).spawn().unwrap();
+    let path_with_ssh = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap_or_default());
+    let child =
+        kli(&fake, &["--host", "me@box", "-C", "/over/there", "-p", "hi"]).env("PATH", &path_with_ssh).spawn().unwrap();
     let out = ended(child).await;
     assert_eq!(String::from_utf8_lossy(&out.stdout), "you said: hi\n", "{}", String::from_utf8_lossy(&out.stderr));
     assert_eq!(fake.calls("createSession")[0]["workDir"], "/over/there");
+    // A path that the daemon there is to read is one of that machine.
+    for (path, code, told) in [
+        ("/there/s.jsonl", 1, "on me@box: cannot read /there/s.jsonl: No such file"),
+        ("s.jsonl", 2, "s.jsonl is a path of me@box"),
+    ] {
+        let child = kli(&fake, &["--host", "me@box", "import", path]).env("PATH", &path_with_ssh).spawn().unwrap();
+        let out = ended(child).await;
+        let err = String::from_utf8_lossy(&out.stderr).into_owned();
+        assert!(out.status.code() == Some(code) && err.contains(told), "{path}: {err}");
+    }
     // A file that is written lies here, and takes no other's place.
     let file = fake.dir().join("out.md");
     for (code, told) in [(0, "written to"), (1, "exists already")] {
         let args = ["--host", "me@box", "export", SESSION, "-f", "markdown", "-o", file.to_str().unwrap()];
-        let out = ended(kli(&fake, &args).env("PATH", &path).spawn().unwrap()).await;
+        let out = ended(kli(&fake, &args).env("PATH", &path_with_ssh).spawn().unwrap()).await;
         assert_eq!(out.status.code(), Some(code));
         assert!(String::from_utf8_lossy(&out.stderr).contains(told), "{out:?}");
         assert_eq!(std::fs::read_to_string(&file).unwrap(), "# Exported\n");
     }
-    let child = kli(&fake, &["--host", "elsewhere", "ls"]).env("PATH", &path).spawn().unwrap();
+    let child = kli(&fake, &["--host", "elsewhere", "ls"]).env("PATH", &path_with_ssh).spawn().unwrap();
     let out = ended(child).await;
     assert_eq!(out.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&out.stderr).contains("closed the connection at once"));

@@ -29,7 +29,7 @@ pub struct Global {
     /// The daemon's socket [default: $KLI_SOCKET, or kli/kli.sock in $XDG_RUNTIME_DIR]
     #[arg(long, global = true, value_name = "PATH")]
     pub socket: Option<PathBuf>,
-    /// Use the daemon of another machine, over ssh
+    /// Use the daemon of another machine, over ssh; directories and session files are then those of that machine
     #[arg(long, global = true, value_name = "USER@HOST", conflicts_with = "socket")]
     pub host: Option<String>,
     /// What `kli` is called on that machine
@@ -237,8 +237,11 @@ pub enum Command {
         #[arg(short, long, value_name = "FILE")]
         output_file: Option<PathBuf>,
     },
-    /// Take in a session of another program
+    /// Take in a session of another program: pi, Kimi CLI, Codex, Claude Code, or another kli
     Import {
+        /// The session's file, or Kimi CLI's directory of it. The daemon reads it: with --host it lies on that machine
+        /// (copy it there first), and is given from its root
+        #[arg(value_name = "PATH")]
         file: PathBuf,
         #[arg(short, long, value_enum, default_value = "auto")]
         format: ImportFormat,

@@ -62,13 +62,19 @@ pub async fn run(context: &Context, command: Command) -> anyhow::Result<Exit> {
         }
         Command::Import { file, format, name } => {
             let params = api::ImportSessionParams {
-                path: text_of(&std::path::absolute(file)?)?,
+                path: context.path(&file)?,
                 format: Some(format.into()),
                 work_dir: context.global.work_dir.as_ref().map(|_| context.work_dir()).transpose()?,
                 name,
                 ..Default::default()
             };
-            print_session(context, &context.client.call::<api::ImportSession>(params).await?)?;
+            let imported = context.client.call::<api::ImportSession>(params).await;
+            let info = match &context.global.host {
+                // Whose file is missing, say.
+                Some(host) => imported.with_context(|| format!("on {host}"))?,
+                None => imported?,
+            };
+            print_session(context, &info)?;
         }
         // These need no connection, or one of another kind; they were taken before.
         Command::Rpc { .. } | Command::Daemon(_) | Command::Bridge | Command::Completions { .. } => {}

@@ -30,14 +30,24 @@ impl Context {
         Ok(Context { client, global })
     }
 
-    /// The directory that is meant, whole. On another machine it is taken as it is.
+    /// The directory that is meant, whole.
     pub fn work_dir(&self) -> anyhow::Result<String> {
-        let path = match (&self.global.work_dir, &self.global.host) {
-            (Some(dir), Some(_)) => dir.clone(),
-            (Some(dir), None) => std::path::absolute(dir)?,
-            (None, _) => std::env::current_dir().context("the current directory is gone")?,
-        };
-        text_of(&path)
+        match &self.global.work_dir {
+            Some(dir) => self.path(dir),
+            None => text_of(&std::env::current_dir().context("the current directory is gone")?),
+        }
+    }
+
+    /// A path that the daemon is to look at, whole. One of another machine cannot be completed here.
+    pub fn path(&self, path: &Path) -> anyhow::Result<String> {
+        match &self.global.host {
+            None => text_of(&std::path::absolute(path)?),
+            Some(_) if path.is_absolute() => text_of(path),
+            Some(host) => {
+                let text = format!("with --host, {} is a path of {host}: give it from its root, /", path.display());
+                Err(UsageError(text).into())
+            }
+        }
     }
 
     pub async fn create(&self, new: &NewSession) -> anyhow::Result<SessionInfo> {
@@ -112,8 +122,7 @@ impl Context {
         if !is_path(text) {
             return Ok(self.state(text).await?.info);
         }
-        let path = if self.global.host.is_some() { text.into() } else { text_of(&std::path::absolute(text)?)? };
-        let params = api::OpenSessionParams { path: Some(path), ..Default::default() };
+        let params = api::OpenSessionParams { path: Some(self.path(Path::new(text))?), ..Default::default() };
         Ok(self.client.call::<api::OpenSession>(params).await?)
     }
 
