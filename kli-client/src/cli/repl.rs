@@ -66,6 +66,7 @@ pub async fn start(global: Global, run: Run) -> anyhow::Result<Exit> {
         terminal,
         run: None,
         operation: None,
+        commanded: false,
         approvals: VecDeque::new(),
         answered: HashSet::new(),
         asked: None,
@@ -141,6 +142,8 @@ struct Repl {
     /// The run that goes on.
     run: Option<String>,
     operation: Option<Operation>,
+    /// A command of the person's was given, and its beginning is not yet told. How it ends is told with its output.
+    commanded: bool,
     /// Tool calls that wait for a person, the oldest first.
     approvals: VecDeque<Approval>,
     /// Those that were answered here.
@@ -338,6 +341,10 @@ impl Repl {
         match body {
             EventBody::Snapshot { session, run } => self.state(session, run.as_ref().map(|r| r.run_id.as_str()))?,
             EventBody::EntryAppended { .. } => self.made = None,
+            EventBody::ToolStart { tool_call_id, .. } if self.commanded && run_id.is_none() => {
+                self.commanded = false;
+                self.render.tells_its_end(tool_call_id);
+            }
             EventBody::RunStart { .. } => self.run = Some(run_id.unwrap_or_default().to_owned()),
             // The end of an older run may come after the beginning of the next was told.
             EventBody::RunEnd { .. } if self.run.as_deref().is_none_or(|run| run.is_empty() || Some(run) == run_id) => {
@@ -423,7 +430,11 @@ impl Repl {
                 if said.is_empty() { Ok(()) } else { self.line_out(&said) }
             }
             Done::Moved(Ok(moved)) => self.moved(moved),
-            Done::Said(Err(e)) | Done::Moved(Err(e)) => self.bad(&e.to_string()),
+            Done::Said(Err(e)) | Done::Moved(Err(e)) => {
+                // One that was refused does not begin.
+                self.commanded &= e.api().and_then(|e| e.kind()) == Some(ErrorKind::Aborted);
+                self.bad(&e.to_string())
+            }
         }
     }
 
@@ -456,6 +467,7 @@ impl Repl {
         self.asked = None;
         self.warned.clear();
         self.aborting = false;
+        self.commanded = false;
         self.render = Render::new(self.style);
         self.event(&first.event.body, first.event.run_id.as_deref()).await
     }

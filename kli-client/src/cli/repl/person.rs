@@ -147,6 +147,7 @@ impl Repl {
             exclude_from_context: hidden.then_some(true),
             ..Default::default()
         };
+        self.commanded = true;
         self.operation = Some(Box::pin(async move {
             let result = client.call::<api::Bash>(params).await;
             Done::Said(result.map(|r| {
