@@ -100,6 +100,7 @@ async fn dispatch(args: Args) -> anyhow::Result<Exit> {
         None if run.print.is_some() => return run::print(global, run).await,
         None => return repl::start(global, run).await,
         Some(Command::Completions { shell }) => return commands::completions(shell),
+        Some(Command::Man { dir }) => return commands::man(dir.as_deref()),
         Some(Command::Bridge) => return bridge::run(&global).await,
         Some(Command::Daemon(command)) => return daemon::run(&global, command).await,
         Some(Command::Rpc { method, params }) => return rpc::run(&global, &method, params).await,

@@ -56,7 +56,7 @@ pub struct Run {
     #[arg(long, value_enum, default_value = "text", requires = "print")]
     pub output: Output,
     /// Go on in the session last used in this directory
-    #[arg(short, long = "continue", conflicts_with = "session")]
+    #[arg(short = 'c', long = "continue", conflicts_with = "session")]
     pub go_on: bool,
     #[command(flatten)]
     pub new: NewSession,
@@ -262,6 +262,11 @@ pub enum Command {
     Bridge,
     /// Print completions for a shell
     Completions { shell: clap_complete::Shell },
+    /// Print the manual page, or write those of all commands into a directory
+    Man {
+        /// Such as ~/.local/share/man/man1; it is made if need be [default: print the page of `kli` itself]
+        dir: Option<PathBuf>,
+    },
 }
 
 #[derive(Debug, Subcommand)]
@@ -444,6 +449,7 @@ mod tests {
             (&["-p", "- a list\n- of things"], Some("- a list\n- of things"), Output::Text),
             (&["-p", "--frobnicate is what?"], Some("--frobnicate is what?"), Output::Text),
             (&["-p", "hi", "--continue"], Some("hi"), Output::Text),
+            (&["-p", "hi", "-c"], Some("hi"), Output::Text),
             (&["-p", "--continue", "say hi"], Some("say hi"), Output::Text),
             (&["-p", "--output", "json", "say hi"], Some("say hi"), Output::Json),
             (&["-p", "--output", "json", "hi", "--continue"], Some("hi"), Output::Json),
