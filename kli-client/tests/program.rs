@@ -450,6 +450,24 @@ async fn bytes_that_are_no_text_do_not_end_the_prompt() {
     assert_eq!(ended(child).await.status.code(), Some(0));
 }
 
+#[tokio::test]
+async fn tab_completes_what_the_daemon_offers() {
+    let fake = answering();
+    let mut command = kli(&fake, &[]);
+    let ours = terminal(&mut command, 100);
+    let child = command.spawn().unwrap();
+    drop(command);
+    let mut screen = tokio::fs::File::from_std(ours.try_clone().unwrap());
+    let keys = |text: &str| std::io::Write::write_all(&mut &ours, text.as_bytes()).unwrap();
+    let mut out = String::new();
+    read_until(&mut screen, &mut out, "> ").await;
+    keys("/rev\tthis\r");
+    read_until(&mut screen, &mut out, "you said: /review this").await;
+    read_until(&mut screen, &mut out, "> ").await;
+    keys("\u{4}");
+    assert_eq!(ended(child).await.status.code(), Some(0));
+}
+
 /// What a directory brings of its own is used when the person says so; asked until that is clear, and once.
 #[tokio::test]
 async fn a_person_is_asked_whether_a_directory_is_trusted() {

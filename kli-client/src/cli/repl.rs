@@ -5,6 +5,7 @@
 //! next line when nothing goes on any more, so a script sees each answer before its next line is read.
 
 mod commands;
+mod complete;
 mod person;
 mod reader;
 mod render;
@@ -26,6 +27,7 @@ use super::context::Context;
 use super::out::Style;
 use super::transcript::{self, Extent};
 use super::{Exit, commands as scripts};
+use complete::Known;
 use reader::{Input, Reader, Want};
 use render::Render;
 use screen::Screen;
@@ -469,7 +471,28 @@ impl Repl {
         self.aborting = false;
         self.commanded = false;
         self.render = Render::new(self.style);
-        self.event(&first.event.body, first.event.run_id.as_deref()).await
+        self.event(&first.event.body, first.event.run_id.as_deref()).await?;
+        self.learn().await;
+        Ok(())
+    }
+
+    /// What Tab completes. It does without what cannot be had.
+    async fn learn(&mut self) {
+        if !self.reader.edits() {
+            return;
+        }
+        let client = &self.context.client;
+        let Ok(state) = self.context.state(&self.session_id).await else { return };
+        let params = api::ListCommandsParams { session_id: Some(self.session_id.clone()), ..Default::default() };
+        let commands = client.call::<api::ListCommands>(params).await.map(|l| l.commands).unwrap_or_default();
+        let work_dir = state.info.work_dir;
+        let params = api::ListSessionsParams { work_dir: Some(work_dir.clone()), ..Default::default() };
+        let sessions = client.call::<api::ListSessions>(params).await.map(|l| l.sessions).unwrap_or_default();
+        self.reader.known.set(Known {
+            commands: commands.into_iter().map(|command| command.name).collect(),
+            sessions: sessions.into_iter().filter_map(|info| info.name).collect(),
+            work_dir: self.context.global.host.is_none().then(|| work_dir.into()),
+        });
     }
 
     /// What the command line wants of a session that is there already.

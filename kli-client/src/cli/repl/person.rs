@@ -90,6 +90,7 @@ impl Repl {
                 "not trusted: this directory's own configuration, skills and prompts do not count; /trust uses them"
             }
         })?;
+        self.learn().await;
         let state = self.context.state(&self.session_id).await?;
         self.warnings(&state.info)
     }

@@ -49,6 +49,7 @@ pub const HELP: &str = "\
 /session              show the state of this session
 /bash COMMAND, !CMD   run a command here; !!CMD: and do not show it to the model
 /quit                 leave (as Ctrl-D); a run goes on without us
+/NAME, @FILE           a prompt template or a skill (/skill:NAME) · puts a file after the prompt; Tab completes both
 A line while a run goes on is said to it at its next turn. A line that ends in \\ goes on.";
 
 /// One line of the person.
