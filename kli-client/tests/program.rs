@@ -44,6 +44,9 @@ async fn run(fake: &Fake, args: &[&str], input: Option<&str>) -> (i32, String, S
 
 fn answering() -> Fake {
     Fake::start(|method, params| match method {
+        "getSession" if params["sessionId"] == "nobody" => Some(Reply::Error(
+            json!({"code": -32020, "message": "no session nobody here", "data": {"kind": "sessionNotFound"}}),
+        )),
         "prompt" => Some(fake::run(&format!("you said: {}", params["text"].as_str().unwrap()))),
         "exportSession" => Some(Reply::Result(match params["path"].as_str() {
             None => json!({"content": "# Exported\n"}),
@@ -95,6 +98,10 @@ async fn commands_print_and_exit_as_they_should() {
         (&["--socket", "/nowhere/at/all", "daemon", "stop"], None, 0, "", "no daemon runs"),
         (&["--host=-oProxyCommand=x", "ls"], None, 1, "", "no name of a host"),
         (&["daemon", "logs"], None, 1, "", "no log"),
+        (&["goto", " "], None, 2, "", "names no entry"),
+        (&["search", ""], None, 2, "", "nothing to look for"),
+        (&["show", "nobody"], None, 1, "", "no session nobody here; `kli ls --all` lists the sessions"),
+        (&["man"], None, 0, ".TH kli", ""),
     ] {
         let (code, stdout, stderr) = run(&fake, args, input).await;
         assert_eq!(code, exit, "{args:?}: {stdout} {stderr}");
@@ -282,6 +289,22 @@ async fn a_reader_that_has_gone_is_no_fault() {
         }
     };
     assert_eq!((out.status.code(), String::from_utf8_lossy(&out.stderr).as_ref()), (Some(0), ""));
+}
+
+/// A full disk is no success, and is told as what it is.
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn an_answer_that_cannot_be_written_is_a_fault() {
+    let fake = answering();
+    for args in [&["-p", "hi"][..], &["-p", "hi", "--output", "json"], &["new"], &["tree"]] {
+        let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+        let out = ended(kli(&fake, args).stdout(full).spawn().unwrap()).await;
+        let err = String::from_utf8_lossy(&out.stderr).into_owned();
+        assert!(
+            out.status.code() == Some(1) && err.contains("cannot write to standard output: No space"),
+            "{args:?}: {err}"
+        );
+    }
 }
 
 #[tokio::test]

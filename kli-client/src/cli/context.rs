@@ -132,6 +132,9 @@ impl Context {
 
     /// The id of an entry: `leaf`, an id or the beginning of one, or a label.
     pub async fn entry(&self, session_id: &str, text: &str) -> anyhow::Result<String> {
+        if text.trim().is_empty() {
+            return Err(UsageError("an empty text names no entry".into()).into());
+        }
         if text == "leaf" {
             let leaf = self.state(session_id).await?.leaf_id;
             return leaf.context("the leaf is before the first entry");

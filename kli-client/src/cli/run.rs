@@ -368,18 +368,16 @@ impl<W: Write> Printer<W> {
             return Ok(());
         }
         let shown = if self.style.terminal { text::clean(text) } else { text.into() };
-        self.out.write_all(shown.as_bytes())?;
-        if !shown.ends_with('\n') {
-            self.out.write_all(b"\n")?;
-        }
-        self.out.flush()
+        self.write(&if shown.ends_with('\n') { shown } else { (shown.into_owned() + "\n").into() })
     }
 
     fn line(&mut self, json: &str) -> io::Result<()> {
         let json = if self.style.terminal { text::clean_json(json) } else { json.into() };
-        self.out.write_all(json.as_bytes())?;
-        self.out.write_all(b"\n")?;
-        self.out.flush()
+        self.write(&(json.into_owned() + "\n"))
+    }
+
+    fn write(&mut self, text: &str) -> io::Result<()> {
+        self.out.write_all(text.as_bytes()).and_then(|()| self.out.flush()).map_err(out::unwritten)
     }
 }
 
