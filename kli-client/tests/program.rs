@@ -149,7 +149,7 @@ async fn a_daemon_that_is_killed_in_mid_run_ends_the_command() {
 #[tokio::test]
 async fn a_script_at_the_prompt_sees_each_answer_before_its_next_line() {
     let fake = answering();
-    let script = "first\n/tree\ntwo \\\nlines\n/nothing like this\n/review this\n/goto\n/quit\nnever\n";
+    let script = "first\n/tree\ntwo \\\nlines\n/nothing like this\n/review this\n/goto\n/name\n/quit\nnever\n";
     let (code, out, err) = run(&fake, &[], Some(script)).await;
     assert_eq!((code, err.as_str()), (0, ""), "{out}");
     let places: Vec<Option<usize>> = [
@@ -159,6 +159,7 @@ async fn a_script_at_the_prompt_sees_each_answer_before_its_next_line() {
         "✗ there is no command /nothing",
         "you said: /review this\n",
         "✗ /goto needs an entry",
+        "✗ /name needs a text",
     ]
     .iter()
     .map(|t| out.find(t))

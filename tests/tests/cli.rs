@@ -93,6 +93,21 @@ fn an_interrupt_aborts_the_run() {
     assert_eq!(session.messages().last().unwrap()["stopReason"], "aborted");
 }
 
+/// Who looks in and says nothing leaves nothing behind, and changes nothing about what is gone on with.
+#[test]
+fn a_prompt_at_which_nothing_is_said_leaves_no_session() {
+    let p = Place::with([]);
+    let id = text(&kli(&p, &["-p", "a question", "--output", "json"]).success().json()["sessionId"]);
+    p.daemon.kli_with_input::<&str>(p.work_dir.path(), &[], "/help\n/tree\n/new\n/quit\n").success();
+    let list = kli(&p, &["ls", "--json"]).success().json();
+    assert_eq!(list["sessions"].as_array().unwrap().len(), 1, "{list}");
+    assert_eq!(kli(&p, &["show", "--json"]).success().json()["sessionId"], json!(id));
+    p.daemon.kli_with_input::<&str>(p.work_dir.path(), &["--continue"], "/help\n").success();
+    p.daemon.kli_with_input::<&str>(p.work_dir.path(), &[], "/name kept\n").success();
+    let list = kli(&p, &["ls", "--json"]).success().json();
+    assert_eq!(list["sessions"].as_array().unwrap().len(), 2, "a name is something: {list}");
+}
+
 /// How a command of the person's own went is told once, whether it failed or was aborted.
 #[test]
 fn a_command_of_ones_own_that_fails_is_told_of_once() {

@@ -394,7 +394,8 @@ impl From<ImportFormat> for api::ImportFormat {
 pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Args, clap::Error> {
     let args = bind_prompt(args.into_iter().collect());
     let parsed = Args::try_parse_from(&args)
-        .or_else(|e| bind_later_prompt(args, &e).and_then(|args| Args::try_parse_from(args).ok()).ok_or(e))?;
+        .or_else(|e| bind_later_prompt(args.clone(), &e).and_then(|args| Args::try_parse_from(args).ok()).ok_or(e))
+        .map_err(|e| tell_of_print(&args, e))?;
     if parsed.command.is_some() && parsed.run.print.is_some() {
         let text = "-p is a command of its own; it takes no subcommand (a prompt of several words needs quotes)";
         return Err(Args::command().error(clap::error::ErrorKind::ArgumentConflict, text));
@@ -406,6 +407,22 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Args, clap::Err
         return Err(Args::command().error(clap::error::ErrorKind::ArgumentConflict, text));
     }
     Ok(parsed)
+}
+
+/// `kli "the prompt"`: what looks like a command may be meant for the model.
+fn tell_of_print(args: &[OsString], mut error: clap::Error) -> clap::Error {
+    let is_first = |text: &str| args.get(1).is_some_and(|first| first == text);
+    let (mut is_unknown, mut is_similar) = (false, false);
+    for (kind, value) in error.context() {
+        is_unknown |=
+            matches!((kind, value), (ContextKind::InvalidSubcommand, ContextValue::String(text)) if is_first(text));
+        is_similar |= kind == ContextKind::SuggestedSubcommand;
+    }
+    if is_unknown && !is_similar {
+        let tip = "to ask the model: kli -p \"TEXT\", or type it at the prompt that `kli` alone gives";
+        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
+    }
+    error
 }
 
 /// `-p --continue "the prompt"`: options may stand between `-p` and its prompt, which then looks like a command.
@@ -534,6 +551,20 @@ mod tests {
         ] {
             let e = read(line).map(|a| format!("{a:?}")).expect_err(&format!("{line:?}"));
             assert_eq!(e.exit_code(), 2, "{line:?}");
+        }
+    }
+
+    #[test]
+    fn a_prompt_without_its_option_is_told_of_it() {
+        for (line, told) in [
+            (&["fix the bug"][..], true),
+            (&["frobnicate", "--json"], true),
+            (&["lst"], false),
+            (&["daemon", "frobnicate"], false),
+            (&["goto"], false),
+        ] {
+            let text = read(line).expect_err(&format!("{line:?}")).to_string();
+            assert_eq!(text.contains("kli -p"), told, "{line:?}: {text}");
         }
     }
 

@@ -35,8 +35,10 @@ impl Repl {
                 Ok(())
             }
             "/label" => self.label(rest).await,
+            "/name" if rest.is_empty() => bail!("/name needs a text; `/name -` takes the name away"),
             "/name" => {
-                let params = api::SetSessionNameParams { session_id: self.session_id.clone(), name: rest.into() };
+                let name = if rest == "-" { String::new() } else { rest.into() };
+                let params = api::SetSessionNameParams { session_id: self.session_id.clone(), name };
                 let info = self.context.client.call::<api::SetSessionName>(params).await?;
                 self.dim(&format!("this session is called {}", text::one_line(&info.title)))
             }

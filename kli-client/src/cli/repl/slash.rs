@@ -37,7 +37,7 @@ pub const HELP: &str = "\
 /resume [N|SESSION]   list the sessions of this directory, or change to one
 /new [NAME]           new session
 /label [ENTRY] TEXT   label the leaf, or an entry; `-` as TEXT takes the label away
-/name TEXT            name this session
+/name TEXT            name this session; `-` as TEXT takes the name away
 /model [MODEL]        list the models, or change to one (provider/model)
 /mode [ask|auto|plan] which tool calls need a person
 /trust [no]           use this directory's own configuration, skills and prompts, or not
