@@ -168,18 +168,28 @@ async fn a_script_at_the_prompt_sees_each_answer_before_its_next_line() {
     assert!(!out.contains("never"), "{out}");
 }
 
-/// The session of `kli` alone is kept if something is said in it, or done to it.
+/// The session of `kli` alone is kept if something is said in it or it has a name; what was chosen for it is nothing.
 #[tokio::test]
 async fn a_session_in_which_nothing_was_said_is_not_kept() {
-    for (script, entries, kept) in
-        [("", 0, false), ("/help\n/quit\n", 0, false), ("first\n", 4, true), ("/mode auto\n", 2, true)]
-    {
+    let chosen =
+        json!({"type": "model_change", "id": "a", "parentId": null, "timestamp": "t", "provider": "p", "modelId": "m"});
+    let said = json!({"type": "message", "id": "b", "parentId": "a", "timestamp": "t", "message": {"role": "user", "content": "hi"}});
+    for (script, entries, name, kept) in [
+        ("", vec![], Value::Null, false),
+        ("/help\n/quit\n", vec![], Value::Null, false),
+        ("/mode auto\n", vec![chosen.clone()], Value::Null, false),
+        ("/help\n", vec![chosen.clone()], json!("a name"), true),
+        ("first\n", vec![chosen.clone(), said.clone()], Value::Null, true),
+    ] {
         let fake = Fake::start(move |method, _| match method {
             "prompt" => Some(fake::run("yes")),
             "deleteSession" => Some(Reply::Result(json!({}))),
+            "getEntries" => Some(Reply::Result(json!({"entries": entries}))),
             "getSession" => {
                 let mut state = fake::session_state();
-                state["entryCount"] = entries.into();
+                if name.is_string() {
+                    state["name"] = name.clone();
+                }
                 Some(Reply::Result(state))
             }
             _ => None,

@@ -98,7 +98,7 @@ fn an_interrupt_aborts_the_run() {
 fn a_prompt_at_which_nothing_is_said_leaves_no_session() {
     let p = Place::with([]);
     let id = text(&kli(&p, &["-p", "a question", "--output", "json"]).success().json()["sessionId"]);
-    p.daemon.kli_with_input::<&str>(p.work_dir.path(), &[], "/help\n/tree\n/new\n/quit\n").success();
+    p.daemon.kli_with_input::<&str>(p.work_dir.path(), &[], "/help\n/tree\n/new\n/mode auto\n/quit\n").success();
     let list = kli(&p, &["ls", "--json"]).success().json();
     assert_eq!(list["sessions"].as_array().unwrap().len(), 1, "{list}");
     assert_eq!(kli(&p, &["show", "--json"]).success().json()["sessionId"], json!(id));

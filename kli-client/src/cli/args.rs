@@ -106,6 +106,16 @@ impl From<Mode> for api::Mode {
     }
 }
 
+impl From<api::Mode> for Mode {
+    fn from(mode: api::Mode) -> Mode {
+        match mode {
+            api::Mode::Ask => Mode::Ask,
+            api::Mode::Auto => Mode::Auto,
+            api::Mode::Plan => Mode::Plan,
+        }
+    }
+}
+
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Make a session and print its id

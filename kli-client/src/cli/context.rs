@@ -4,6 +4,7 @@ use std::path::Path;
 
 use anyhow::{Context as _, bail};
 use kli_client::api::{self, SessionInfo, SessionState, TreeNode, TreeView};
+use kli_client::protocol::record::{Body, Entry};
 use kli_client::{CallError, Client, Connector, ErrorKind};
 
 use super::UsageError;
@@ -69,8 +70,10 @@ impl Context {
     /// A session in which nothing came to be (the model has no key, say, or nobody said anything) is not left among
     /// the others. What goes wrong here changes nothing about how the command ends.
     pub async fn take_back(&self, session_id: &str) {
-        if self.state(session_id).await.is_ok_and(|state| state.leaf_id.is_none() && state.info.entry_count == Some(0))
-        {
+        let Ok(state) = self.state(session_id).await else { return };
+        let params = api::GetEntriesParams { session_id: session_id.to_owned(), ..Default::default() };
+        let Ok(found) = self.client.call::<api::GetEntries>(params).await else { return };
+        if state.info.name.is_none() && found.next_cursor.is_none() && found.entries.iter().all(is_setting) {
             let params = api::SessionParams { session_id: session_id.to_owned() };
             let _ = self.client.call::<api::DeleteSession>(params).await;
         }
@@ -180,6 +183,17 @@ impl Context {
             }
         }
     }
+}
+
+/// What is chosen for a session, and no part of a conversation.
+pub fn is_setting(entry: &Entry) -> bool {
+    let is = |body: &Body| {
+        matches!(
+            body,
+            Body::ModelChange(_) | Body::ThinkingLevelChange(_) | Body::OptionChange(_) | Body::SessionInfo(_)
+        )
+    };
+    entry.record().is_ok_and(|record| is(&record.body))
 }
 
 /// What a person would hardly mean as an id or a name.

@@ -23,7 +23,7 @@ use kli_client::{CallError, ErrorKind, EventStream, Step, socket};
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::args::{Global, NewSession, Run};
-use super::context::Context;
+use super::context::{Context, is_setting};
 use super::out::Style;
 use super::transcript::{self, Extent};
 use super::{Exit, commands as scripts};
@@ -342,7 +342,8 @@ impl Repl {
     async fn event(&mut self, body: &EventBody, run_id: Option<&str>) -> anyhow::Result<()> {
         match body {
             EventBody::Snapshot { session, run } => self.state(session, run.as_ref().map(|r| r.run_id.as_str()))?,
-            EventBody::EntryAppended { .. } => self.made = None,
+            EventBody::EntryAppended { entry } if !is_setting(entry) => self.made = None,
+            EventBody::ModeChanged { .. } | EventBody::ModelChanged { .. } => self.chosen(body),
             EventBody::ToolStart { tool_call_id, .. } if self.commanded && run_id.is_none() => {
                 self.commanded = false;
                 self.render.tells_its_end(tool_call_id);
@@ -368,6 +369,16 @@ impl Repl {
         }
         let shown = self.render.event(body);
         self.show(&shown)
+    }
+
+    /// What was chosen for a session in which nothing was said holds also for one that takes its place.
+    fn chosen(&mut self, body: &EventBody) {
+        let Some(made) = &mut self.made else { return };
+        match body {
+            EventBody::ModeChanged { mode } => made.mode = Some((*mode).into()),
+            EventBody::ModelChanged { provider, model_id } => made.model = Some(format!("{provider}/{model_id}")),
+            _ => {}
+        }
     }
 
     fn lost(&mut self, why: &str) -> anyhow::Result<()> {

@@ -65,7 +65,7 @@ fn commands(typed: &str, known: &Known) -> Vec<String> {
 /// Where the `@` stands of the file that is being named: after white space, and with none behind it unless quoted.
 fn mention(typed: &str) -> Option<usize> {
     let starts = |at: &usize| typed.get(..*at).is_some_and(|b| b.is_empty() || b.ends_with(char::is_whitespace));
-    let at = typed.match_indices('@').map(|(at, _)| at).filter(starts).last()?;
+    let at = typed.match_indices('@').map(|(at, _)| at).rfind(starts)?;
     let rest = typed.get(at + 1..)?;
     match rest.strip_prefix('"') {
         Some(quoted) => !quoted.contains('"'),
@@ -77,7 +77,8 @@ fn mention(typed: &str) -> Option<usize> {
 /// The paths that begin so, each with its `@`. Hidden files are offered to those who type the dot.
 fn files(begun: &str, known: &Known) -> Vec<String> {
     let begun = begun.strip_prefix('"').unwrap_or(begun);
-    let (dir, name) = begun.rsplit_once('/').map_or(("", begun), |(dir, name)| (&begun[..=dir.len()], name));
+    let (dir, name) =
+        begun.rsplit_once('/').map_or(("", begun), |(dir, name)| (begun.get(..=dir.len()).unwrap_or_default(), name));
     let home = || std::env::var_os("HOME").map(PathBuf::from);
     let looked_in = match dir.strip_prefix("~/") {
         Some(rest) => home().map(|home| home.join(rest)),
