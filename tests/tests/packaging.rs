@@ -56,9 +56,14 @@ fn socket_activation() {
         return;
     };
     let _watchdog = process::Watchdog::over(child.id());
-    assert!(poll(PATIENCE, || socket.exists()), "it listens");
+    // A socket is there before it listens.
+    let mut client = None;
+    assert!(poll(PATIENCE, || {
+        client = Client::connect(&socket).ok();
+        client.is_some()
+    }));
     assert!(child.try_wait().unwrap().is_none());
-    let mut client = Client::connect(&socket).unwrap();
+    let mut client = client.unwrap();
     let status = client.call("getStatus", json!({}));
     assert_eq!(status["socket"], json!(socket));
     assert_eq!(status["pid"], json!(child.id()), "it became the daemon");
