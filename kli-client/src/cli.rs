@@ -27,6 +27,7 @@ use std::process::ExitCode;
 use args::{Args, Command};
 use context::Context;
 use kli_client::protocol::error::in_full;
+use kli_client::{CallError, ErrorKind};
 
 /// How the program ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,8 +91,21 @@ fn failed(error: &anyhow::Error) -> Exit {
     if error.chain().any(gone) {
         return Exit::Done;
     }
-    out::note(&in_full(error.as_ref()));
+    out::note(&match hint(error) {
+        Some(hint) => format!("{}; {hint}", in_full(error.as_ref()).trim_end_matches('.')),
+        None => in_full(error.as_ref()),
+    });
     if error.is::<UsageError>() { Exit::Usage } else { Exit::Error }
+}
+
+/// Where to look for what was not found: the daemon does not know by what commands it is asked.
+fn hint(error: &anyhow::Error) -> Option<&'static str> {
+    match error.downcast_ref::<CallError>()?.api()?.kind()? {
+        ErrorKind::SessionNotFound => Some("`kli ls --all` lists the sessions there are"),
+        ErrorKind::EntryNotFound => Some("`kli tree` shows the ids and labels of entries"),
+        ErrorKind::ModelNotFound => Some("`kli models --all` lists the models there are"),
+        _ => None,
+    }
 }
 
 async fn dispatch(args: Args) -> anyhow::Result<Exit> {
@@ -100,6 +114,7 @@ async fn dispatch(args: Args) -> anyhow::Result<Exit> {
         None if run.print.is_some() => return run::print(global, run).await,
         None => return repl::start(global, run).await,
         Some(Command::Completions { shell }) => return commands::completions(shell),
+        Some(Command::Man { dir }) => return commands::man(dir.as_deref()),
         Some(Command::Bridge) => return bridge::run(&global).await,
         Some(Command::Daemon(command)) => return daemon::run(&global, command).await,
         Some(Command::Rpc { method, params }) => return rpc::run(&global, &method, params).await,

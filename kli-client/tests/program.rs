@@ -44,6 +44,9 @@ async fn run(fake: &Fake, args: &[&str], input: Option<&str>) -> (i32, String, S
 
 fn answering() -> Fake {
     Fake::start(|method, params| match method {
+        "getSession" if params["sessionId"] == "nobody" => Some(Reply::Error(
+            json!({"code": -32020, "message": "no session nobody here", "data": {"kind": "sessionNotFound"}}),
+        )),
         "prompt" => Some(fake::run(&format!("you said: {}", params["text"].as_str().unwrap()))),
         "exportSession" => Some(Reply::Result(match params["path"].as_str() {
             None => json!({"content": "# Exported\n"}),
@@ -95,6 +98,10 @@ async fn commands_print_and_exit_as_they_should() {
         (&["--socket", "/nowhere/at/all", "daemon", "stop"], None, 0, "", "no daemon runs"),
         (&["--host=-oProxyCommand=x", "ls"], None, 1, "", "no name of a host"),
         (&["daemon", "logs"], None, 1, "", "no log"),
+        (&["goto", " "], None, 2, "", "names no entry"),
+        (&["search", ""], None, 2, "", "nothing to look for"),
+        (&["show", "nobody"], None, 1, "", "no session nobody here; `kli ls --all` lists the sessions"),
+        (&["man"], None, 0, ".TH kli", ""),
     ] {
         let (code, stdout, stderr) = run(&fake, args, input).await;
         assert_eq!(code, exit, "{args:?}: {stdout} {stderr}");
@@ -142,7 +149,7 @@ async fn a_daemon_that_is_killed_in_mid_run_ends_the_command() {
 #[tokio::test]
 async fn a_script_at_the_prompt_sees_each_answer_before_its_next_line() {
     let fake = answering();
-    let script = "first\n/tree\ntwo \\\nlines\n/nothing like this\n/review this\n/goto\n/quit\nnever\n";
+    let script = "first\n/tree\ntwo \\\nlines\n/nothing like this\n/review this\n/goto\n/name\n/quit\nnever\n";
     let (code, out, err) = run(&fake, &[], Some(script)).await;
     assert_eq!((code, err.as_str()), (0, ""), "{out}");
     let places: Vec<Option<usize>> = [
@@ -152,12 +159,47 @@ async fn a_script_at_the_prompt_sees_each_answer_before_its_next_line() {
         "✗ there is no command /nothing",
         "you said: /review this\n",
         "✗ /goto needs an entry",
+        "✗ /name needs a text",
     ]
     .iter()
     .map(|t| out.find(t))
     .collect();
     assert!(places.iter().all(Option::is_some) && places.is_sorted(), "{places:?} in {out}");
     assert!(!out.contains("never"), "{out}");
+}
+
+/// The session of `kli` alone is kept if something is said in it or it has a name; what was chosen for it is nothing.
+#[tokio::test]
+async fn a_session_in_which_nothing_was_said_is_not_kept() {
+    let chosen =
+        json!({"type": "model_change", "id": "a", "parentId": null, "timestamp": "t", "provider": "p", "modelId": "m"});
+    let said = json!({"type": "message", "id": "b", "parentId": "a", "timestamp": "t", "message": {"role": "user", "content": "hi"}});
+    for (script, entries, name, kept) in [
+        ("", vec![], Value::Null, false),
+        ("/help\n/quit\n", vec![], Value::Null, false),
+        ("/mode auto\n", vec![chosen.clone()], Value::Null, false),
+        ("/help\n", vec![chosen.clone()], json!("a name"), true),
+        ("first\n", vec![chosen.clone(), said.clone()], Value::Null, true),
+    ] {
+        let fake = Fake::start(move |method, _| match method {
+            "prompt" => Some(fake::run("yes")),
+            "deleteSession" => Some(Reply::Result(json!({}))),
+            "getEntries" => Some(Reply::Result(json!({"entries": entries}))),
+            "getSession" => {
+                let mut state = fake::session_state();
+                if name.is_string() {
+                    state["name"] = name.clone();
+                }
+                Some(Reply::Result(state))
+            }
+            _ => None,
+        });
+        let (code, out, err) = run(&fake, &[], Some(script)).await;
+        assert_eq!((code, err.as_str()), (0, ""), "{out}");
+        assert_eq!(fake.calls("deleteSession").is_empty(), kept, "{script:?}");
+        let (code, ..) = run(&fake, &["--continue"], Some("/help\n")).await;
+        assert_eq!((code, fake.calls("deleteSession").len()), (0, usize::from(!kept)), "one of others stays");
+    }
 }
 
 /// A run that asks whether a call is allowed, and goes on when it is answered.
@@ -260,6 +302,22 @@ async fn a_reader_that_has_gone_is_no_fault() {
     assert_eq!((out.status.code(), String::from_utf8_lossy(&out.stderr).as_ref()), (Some(0), ""));
 }
 
+/// A full disk is no success, and is told as what it is.
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn an_answer_that_cannot_be_written_is_a_fault() {
+    let fake = answering();
+    for args in [&["-p", "hi"][..], &["-p", "hi", "--output", "json"], &["new"], &["tree"]] {
+        let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+        let out = ended(kli(&fake, args).stdout(full).spawn().unwrap()).await;
+        let err = String::from_utf8_lossy(&out.stderr).into_owned();
+        assert!(
+            out.status.code() == Some(1) && err.contains("cannot write to standard output: No space"),
+            "{args:?}: {err}"
+        );
+    }
+}
+
 #[tokio::test]
 async fn a_bridge_carries_bytes_both_ways_and_answers_what_is_in_flight() {
     let fake = answering();
@@ -276,7 +334,16 @@ async fn a_bridge_carries_bytes_both_ways_and_answers_what_is_in_flight() {
 
 #[tokio::test]
 async fn another_machine_is_reached_by_ssh() {
-    let fake = answering();
+    let fake = Fake::start(|method, params| match method {
+        "importSession" => {
+            assert_eq!(params["path"], "/there/s.jsonl");
+            let message = "cannot read /there/s.jsonl: No such file or directory (os error 2)";
+            Some(Reply::Error(json!({"code": -32034, "message": message, "data": {"kind": "storeFailed"}})))
+        }
+        "prompt" => Some(fake::run(&format!("you said: {}", params["text"].as_str().unwrap()))),
+        "exportSession" => Some(Reply::Result(json!({"content": "# Exported\n"}))),
+        _ => None,
+    });
     let bin = fake.dir().join("bin");
     std::fs::create_dir(&bin).unwrap();
     // An ssh that runs the command here, after it checked that it was told where to go.
@@ -287,21 +354,32 @@ async fn another_machine_is_reached_by_ssh() {
     );
     std::fs::write(&ssh, body).unwrap();
     std::fs::set_permissions(&ssh, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
-    let path = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap_or_default());
-    let child = kli(&fake, &["--host", "me@box", "-C", "/over/there", "-p", "hi"]).env("PATH", &path).spawn().unwrap();
+    let path_with_ssh = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap_or_default());
+    let child =
+        kli(&fake, &["--host", "me@box", "-C", "/over/there", "-p", "hi"]).env("PATH", &path_with_ssh).spawn().unwrap();
     let out = ended(child).await;
     assert_eq!(String::from_utf8_lossy(&out.stdout), "you said: hi\n", "{}", String::from_utf8_lossy(&out.stderr));
     assert_eq!(fake.calls("createSession")[0]["workDir"], "/over/there");
+    // A path that the daemon there is to read is one of that machine.
+    for (path, code, told) in [
+        ("/there/s.jsonl", 1, "on me@box: cannot read /there/s.jsonl: No such file"),
+        ("s.jsonl", 2, "s.jsonl is a path of me@box"),
+    ] {
+        let child = kli(&fake, &["--host", "me@box", "import", path]).env("PATH", &path_with_ssh).spawn().unwrap();
+        let out = ended(child).await;
+        let err = String::from_utf8_lossy(&out.stderr).into_owned();
+        assert!(out.status.code() == Some(code) && err.contains(told), "{path}: {err}");
+    }
     // A file that is written lies here, and takes no other's place.
     let file = fake.dir().join("out.md");
     for (code, told) in [(0, "written to"), (1, "exists already")] {
         let args = ["--host", "me@box", "export", SESSION, "-f", "markdown", "-o", file.to_str().unwrap()];
-        let out = ended(kli(&fake, &args).env("PATH", &path).spawn().unwrap()).await;
+        let out = ended(kli(&fake, &args).env("PATH", &path_with_ssh).spawn().unwrap()).await;
         assert_eq!(out.status.code(), Some(code));
         assert!(String::from_utf8_lossy(&out.stderr).contains(told), "{out:?}");
         assert_eq!(std::fs::read_to_string(&file).unwrap(), "# Exported\n");
     }
-    let child = kli(&fake, &["--host", "elsewhere", "ls"]).env("PATH", &path).spawn().unwrap();
+    let child = kli(&fake, &["--host", "elsewhere", "ls"]).env("PATH", &path_with_ssh).spawn().unwrap();
     let out = ended(child).await;
     assert_eq!(out.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&out.stderr).contains("closed the connection at once"));
@@ -403,6 +481,24 @@ async fn bytes_that_are_no_text_do_not_end_the_prompt() {
     read_until(&mut screen, &mut out, "you said: what is a cafe?").await;
     read_until(&mut screen, &mut out, "> ").await;
     keys(b"\x04");
+    assert_eq!(ended(child).await.status.code(), Some(0));
+}
+
+#[tokio::test]
+async fn tab_completes_what_the_daemon_offers() {
+    let fake = answering();
+    let mut command = kli(&fake, &[]);
+    let ours = terminal(&mut command, 100);
+    let child = command.spawn().unwrap();
+    drop(command);
+    let mut screen = tokio::fs::File::from_std(ours.try_clone().unwrap());
+    let keys = |text: &str| std::io::Write::write_all(&mut &ours, text.as_bytes()).unwrap();
+    let mut out = String::new();
+    read_until(&mut screen, &mut out, "> ").await;
+    keys("/rev\tthis\r");
+    read_until(&mut screen, &mut out, "you said: /review this").await;
+    read_until(&mut screen, &mut out, "> ").await;
+    keys("\u{4}");
     assert_eq!(ended(child).await.status.code(), Some(0));
 }
 

@@ -271,6 +271,7 @@ export type SearchResult = {
 };
 export type SearchHit = {
   sessionId: string;
+  /** For a label: the entry that has it. */
   entryId: string;
   type: string;
   role?: string;

@@ -1,6 +1,6 @@
 //! `kli` as scripts and people use it.
 
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::process::Stdio;
 
 use kli_tests::{Gate, ModelServer, Place, Reply, Session, Setup, fixtures, poll, text};
@@ -91,6 +91,41 @@ fn an_interrupt_aborts_the_run() {
     assert_eq!(list["sessions"][0]["status"], "idle");
     let mut session = Session::attach(&p.daemon, &text(&list["sessions"][0]["sessionId"]));
     assert_eq!(session.messages().last().unwrap()["stopReason"], "aborted");
+}
+
+/// Who looks in and says nothing leaves nothing behind, and changes nothing about what is gone on with.
+#[test]
+fn a_prompt_at_which_nothing_is_said_leaves_no_session() {
+    let p = Place::with([]);
+    let id = text(&kli(&p, &["-p", "a question", "--output", "json"]).success().json()["sessionId"]);
+    p.daemon.kli_with_input::<&str>(p.work_dir.path(), &[], "/help\n/tree\n/new\n/mode auto\n/quit\n").success();
+    let list = kli(&p, &["ls", "--json"]).success().json();
+    assert_eq!(list["sessions"].as_array().unwrap().len(), 1, "{list}");
+    assert_eq!(kli(&p, &["show", "--json"]).success().json()["sessionId"], json!(id));
+    p.daemon.kli_with_input::<&str>(p.work_dir.path(), &["--continue"], "/help\n").success();
+    p.daemon.kli_with_input::<&str>(p.work_dir.path(), &[], "/name kept\n").success();
+    let list = kli(&p, &["ls", "--json"]).success().json();
+    assert_eq!(list["sessions"].as_array().unwrap().len(), 2, "a name is something: {list}");
+}
+
+/// How a command of the person's own went is told once, whether it failed or was aborted.
+#[test]
+fn a_command_of_ones_own_that_fails_is_told_of_once() {
+    let p = Place::with([]);
+    let failed = p.daemon.kli_with_input::<&str>(p.work_dir.path(), &[], "!echo oh; false\n").success();
+    assert_eq!(failed.stdout, "● bash echo oh; false\noh\nexit code 1\n");
+
+    let mut command = p.daemon.kli_command::<&str>(p.work_dir.path(), &[]);
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    stdin.write_all(b"!sleep 1000\n").unwrap();
+    let mut told = BufReader::new(child.stdout.take().unwrap()).lines();
+    assert_eq!(told.next().unwrap().unwrap(), "● bash sleep 1000");
+    kill_process(Pid::from_child(&child), Signal::INT).unwrap();
+    drop(stdin);
+    let rest: Vec<String> = told.map(Result::unwrap).collect();
+    assert!(rest.len() == 1 && rest[0].starts_with("✗ The command was aborted"), "{rest:?}");
+    assert!(child.wait().unwrap().success());
 }
 
 #[test]

@@ -296,8 +296,13 @@ fn a_log_that_nobody_reads() {
         let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
         let _watchdog = kli_tests::process::Watchdog::over(child.id());
         let unread = child.stderr.take().filter(|_| !closed);
-        assert!(poll(kli_tests::PATIENCE, || daemon.socket.exists() || child.try_wait().unwrap().is_some()));
-        let mut client = kli_tests::Client::connect(&daemon.socket).unwrap();
+        // A socket is there before it listens.
+        let mut client = None;
+        assert!(poll(kli_tests::PATIENCE, || {
+            client = kli_tests::Client::connect(&daemon.socket).ok();
+            client.is_some() || child.try_wait().unwrap().is_some()
+        }));
+        let mut client = client.expect("it ended");
         // Far more than a pipe holds.
         for _ in 0..500 {
             assert_eq!(client.call("ping", json!({}))["pid"], json!(child.id()), "closed: {closed}");

@@ -106,6 +106,49 @@ fn launchd_plist() {
     assert!(daemon.status.success(), "{daemon:?}");
 }
 
+/// Each shell takes its completions, and they know the commands.
+#[test]
+fn completions() {
+    let daemon = Setup::new().prepare();
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let script = daemon.kli(daemon.dir(), &["completions", shell]).success().stdout;
+        assert!(script.contains("rewind") && script.contains("work-dir"), "{shell}: {script}");
+        let path = daemon.dir().join(shell);
+        std::fs::write(&path, script).unwrap();
+        // The others cannot check a script without running it.
+        if !["bash", "zsh", "fish"].contains(&shell) {
+            continue;
+        }
+        match Command::new(shell).arg("-n").arg(&path).output() {
+            Ok(read) => assert!(read.status.success() && read.stderr.is_empty(), "{shell}: {read:?}"),
+            Err(_) => eprintln!("skipped: there is no {shell}"),
+        }
+    }
+}
+
+/// Every command has its page, which the reader of such pages takes without a warning.
+#[test]
+fn manual_pages() {
+    let daemon = Setup::new().prepare();
+    let dir = daemon.dir().join("share/man/man1");
+    daemon.kli(daemon.dir(), &["man", dir.to_str().unwrap()]).success();
+    let pages: std::collections::BTreeSet<String> =
+        dir.read_dir().unwrap().map(|page| page.unwrap().file_name().into_string().unwrap()).collect();
+    for page in ["kli.1", "kli-rewind.1", "kli-daemon-stop.1"] {
+        assert!(pages.contains(page), "{page} of {pages:?}");
+    }
+    let main = daemon.kli(daemon.dir(), &["man"]).success().stdout;
+    assert_eq!(main, std::fs::read_to_string(dir.join("kli.1")).unwrap());
+    for page in pages {
+        match Command::new("groff").args(["-man", "-Tutf8", "-ww", "-z"]).arg(dir.join(&page)).output() {
+            Ok(read) => assert!(read.status.success() && read.stderr.is_empty(), "{page}: {read:?}"),
+            Err(_) => return eprintln!("skipped: there is no groff"),
+        }
+    }
+    let refused = daemon.kli(daemon.dir(), &["man", "/dev/null/man1"]);
+    assert!(refused.code == Some(1) && refused.stderr.contains("/dev/null/man1"), "{refused:?}");
+}
+
 /// Changes are written down before they are released.
 #[test]
 fn the_changelog_has_this_version() {

@@ -1,17 +1,23 @@
 //! The command line.
 
+mod values;
+
 use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::error::{ContextKind, ContextValue};
-use clap::{Args as ClapArgs, CommandFactory, Parser, Subcommand, ValueEnum};
-use kli_protocol::api;
+use clap::{Args as ClapArgs, CommandFactory, Parser, Subcommand};
+
+pub use values::{ExportFormat, ImportFormat, Mode, Output, View};
 
 /// A client of kli-daemon: sessions of AI agents that are trees.
 ///
 /// Alone it is an interactive prompt in a new session; `-p TEXT` runs one prompt and prints the answer. The
-/// daemon is started where none runs. Where a command takes a SESSION and none is given, it is the one last used
-/// in this directory.
+/// daemon is started where none runs.
+///
+/// A session is a tree of entries (prompts, answers, results of tools). The leaf is the entry that the next prompt
+/// follows; the branch is the way from the root to the leaf, and all that the model is sent. Where a command takes a
+/// SESSION and none is given, it is the one last used in this directory.
 #[derive(Debug, Parser)]
 #[command(name = "kli", version, max_term_width = 100)]
 pub struct Args {
@@ -23,26 +29,29 @@ pub struct Args {
     pub command: Option<Command>,
 }
 
+/// The heading of what is listed in every command's help.
+const EVERYWHERE: &str = "Options of every command";
+
 /// Options that every command takes.
 #[derive(Clone, Debug, Default, ClapArgs)]
 pub struct Global {
     /// The daemon's socket [default: $KLI_SOCKET, or kli/kli.sock in $XDG_RUNTIME_DIR]
-    #[arg(long, global = true, value_name = "PATH")]
+    #[arg(long, global = true, help_heading = EVERYWHERE, value_name = "PATH")]
     pub socket: Option<PathBuf>,
-    /// Use the daemon of another machine, over ssh
-    #[arg(long, global = true, value_name = "USER@HOST", conflicts_with = "socket")]
+    /// Use the daemon of another machine, over ssh; directories and session files are then those of that machine
+    #[arg(long, global = true, help_heading = EVERYWHERE, value_name = "USER@HOST", conflicts_with = "socket")]
     pub host: Option<String>,
     /// What `kli` is called on that machine
-    #[arg(long, global = true, value_name = "PATH", default_value = "kli", hide_default_value = true)]
+    #[arg(long, global = true, help_heading = EVERYWHERE, value_name = "PATH", default_value = "kli", hide_default_value = true)]
     pub remote_kli: String,
     /// Session id (whole, or its first or last characters), name, or a session file
-    #[arg(short, long, global = true, value_name = "SESSION")]
+    #[arg(short, long, global = true, help_heading = EVERYWHERE, value_name = "SESSION")]
     pub session: Option<String>,
     /// The directory that the agent works in [default: this one]
-    #[arg(short = 'C', long, global = true, value_name = "DIR")]
+    #[arg(short = 'C', long, global = true, help_heading = EVERYWHERE, value_name = "DIR")]
     pub work_dir: Option<PathBuf>,
-    /// Print JSON
-    #[arg(long, global = true)]
+    /// Print JSON, for scripts
+    #[arg(long, global = true, help_heading = EVERYWHERE)]
     pub json: bool,
 }
 
@@ -56,7 +65,7 @@ pub struct Run {
     #[arg(long, value_enum, default_value = "text", requires = "print")]
     pub output: Output,
     /// Go on in the session last used in this directory
-    #[arg(short, long = "continue", conflicts_with = "session")]
+    #[arg(short = 'c', long = "continue", conflicts_with = "session")]
     pub go_on: bool,
     #[command(flatten)]
     pub new: NewSession,
@@ -75,31 +84,6 @@ pub struct NewSession {
     pub name: Option<String>,
 }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum Output {
-    #[default]
-    Text,
-    Json,
-    StreamJson,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Mode {
-    Ask,
-    Auto,
-    Plan,
-}
-
-impl From<Mode> for api::Mode {
-    fn from(mode: Mode) -> api::Mode {
-        match mode {
-            Mode::Ask => api::Mode::Ask,
-            Mode::Auto => api::Mode::Auto,
-            Mode::Plan => api::Mode::Plan,
-        }
-    }
-}
-
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Make a session and print its id
@@ -116,11 +100,13 @@ pub enum Command {
         #[arg(long)]
         archived: bool,
         /// At most this many
-        #[arg(short = 'n', long, default_value_t = 50)]
+        #[arg(short = 'n', long, default_value_t = 50, value_parser = clap::value_parser!(u64).range(1..), conflicts_with = "forest")]
         limit: u64,
     },
     /// Draw the tree of a session
     Tree {
+        /// Its id (or the beginning or end of it), name or file [default: the one last used in this directory]
+        #[arg(value_name = "SESSION")]
         session_id: Option<String>,
         /// Which entries to show
         #[arg(long, value_enum, default_value = "all")]
@@ -128,6 +114,8 @@ pub enum Command {
     },
     /// Show the state of a session, or one of its entries
     Show {
+        /// Its id (or the beginning or end of it), name or file [default: the one last used in this directory]
+        #[arg(value_name = "SESSION")]
         session_id: Option<String>,
         /// The entry to show
         #[arg(short, long)]
@@ -135,6 +123,8 @@ pub enum Command {
     },
     /// Print the conversation from the root to the leaf
     Log {
+        /// Its id (or the beginning or end of it), name or file [default: the one last used in this directory]
+        #[arg(value_name = "SESSION")]
         session_id: Option<String>,
         /// Only the last N entries
         #[arg(short = 'n', long)]
@@ -143,7 +133,7 @@ pub enum Command {
         #[arg(short, long)]
         follow: bool,
     },
-    /// Move the leaf to an entry (before it, if it is a prompt) and print that prompt
+    /// Move the leaf to an entry; if that is a prompt, to before it, and print its text to be edited
     Goto {
         /// An entry's id or label, or `root`
         entry: String,
@@ -173,6 +163,8 @@ pub enum Command {
     },
     /// Make a session with the same branch
     Clone {
+        /// Its id (or the beginning or end of it), name or file [default: the one last used in this directory]
+        #[arg(value_name = "SESSION")]
         session_id: Option<String>,
         /// A name for the new session
         #[arg(short, long)]
@@ -200,14 +192,22 @@ pub enum Command {
     },
     /// Go on after an error, an abort or a crash, without a new prompt
     Continue {
+        /// Its id (or the beginning or end of it), name or file [default: the one last used in this directory]
+        #[arg(value_name = "SESSION")]
         session_id: Option<String>,
+        /// What to print: the answer; one JSON object; or every event as a line of JSON, then that object
         #[arg(long, value_enum, default_value = "text")]
         output: Output,
     },
     /// End what goes on in a session
-    Abort { session_id: Option<String> },
+    Abort {
+        /// Its id (or the beginning or end of it), name or file [default: the one last used in this directory]
+        #[arg(value_name = "SESSION")]
+        session_id: Option<String>,
+    },
     /// Say something to a run that goes on
     Steer {
+        /// What to say; the model reads it before its next turn
         text: String,
         /// When the run would end, instead of at its next turn
         #[arg(long)]
@@ -215,11 +215,13 @@ pub enum Command {
     },
     /// Find text in the sessions of this directory, or of all
     Search {
+        /// Literal text; in lower case it fits any case
         query: String,
         /// In all directories
         #[arg(short, long)]
         all: bool,
-        #[arg(short = 'n', long, default_value_t = 100)]
+        /// At most this many
+        #[arg(short = 'n', long, default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..))]
         limit: u64,
     },
     /// List the models that can be used
@@ -230,16 +232,23 @@ pub enum Command {
     },
     /// Write a session for another program or a person
     Export {
+        /// Its id (or the beginning or end of it), name or file [default: the one last used in this directory]
+        #[arg(value_name = "SESSION")]
         session_id: Option<String>,
+        /// jsonl: all of the tree, as kli keeps it; pi: the branch, for pi; markdown and html: the branch, to be read
         #[arg(short, long, value_enum, default_value = "jsonl")]
         format: ExportFormat,
         /// The file to write, which must not exist [default: standard output]
         #[arg(short, long, value_name = "FILE")]
         output_file: Option<PathBuf>,
     },
-    /// Take in a session of another program
+    /// Take in a session of pi, Kimi CLI, Codex, Claude Code or another kli
     Import {
+        /// The session's file, or Kimi CLI's directory of it. The daemon reads it: with --host it lies on that machine
+        /// (copy it there first), and is given from its root
+        #[arg(value_name = "PATH")]
         file: PathBuf,
+        /// Whose session it is; auto looks into the file
         #[arg(short, long, value_enum, default_value = "auto")]
         format: ImportFormat,
         /// A name for the new session
@@ -248,6 +257,7 @@ pub enum Command {
     },
     /// Call a method of the daemon and print its result; `subscribe` prints events until interrupted
     Rpc {
+        /// Such as getStatus; `rpc.discover` describes them all
         method: String,
         /// The parameters, as a JSON object or array [default: standard input, if piped]; `-`: standard input
         params: Option<String>,
@@ -258,14 +268,22 @@ pub enum Command {
     /// Join standard input and output to the daemon's socket (what `--host` runs on the other machine)
     Bridge,
     /// Print completions for a shell
-    Completions { shell: clap_complete::Shell },
+    Completions {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
+    /// Print the manual page, or write those of all commands into a directory
+    Man {
+        /// Such as ~/.local/share/man/man1; it is made if need be [default: print the page of `kli` itself]
+        dir: Option<PathBuf>,
+    },
 }
 
 #[derive(Debug, Subcommand)]
 pub enum Daemon {
-    /// Start it, if it does not run
+    /// Start the daemon, if it does not run
     Start,
-    /// Stop it
+    /// Stop the daemon
     Stop {
         /// Even if a run goes on or a session lives only in memory
         #[arg(long)]
@@ -274,9 +292,9 @@ pub enum Daemon {
         #[arg(long, conflicts_with = "force")]
         when_idle: bool,
     },
-    /// Tell whether it runs, and how it is
+    /// Tell whether the daemon runs, and how it is
     Status,
-    /// Print its log
+    /// Print the daemon's log
     Logs {
         /// Stay and print what is added
         #[arg(short, long)]
@@ -287,79 +305,39 @@ pub enum Daemon {
     },
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum View {
-    All,
-    Messages,
-    Prompts,
-    Labelled,
-    Branches,
-}
-
-impl From<View> for api::TreeView {
-    fn from(view: View) -> api::TreeView {
-        match view {
-            View::All => api::TreeView::All,
-            View::Messages => api::TreeView::Messages,
-            View::Prompts => api::TreeView::Prompts,
-            View::Labelled => api::TreeView::Labelled,
-            View::Branches => api::TreeView::Branches,
-        }
-    }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum ExportFormat {
-    Jsonl,
-    Pi,
-    Markdown,
-    Html,
-}
-
-impl From<ExportFormat> for api::ExportFormat {
-    fn from(format: ExportFormat) -> api::ExportFormat {
-        match format {
-            ExportFormat::Jsonl => api::ExportFormat::Jsonl,
-            ExportFormat::Pi => api::ExportFormat::Pi,
-            ExportFormat::Markdown => api::ExportFormat::Markdown,
-            ExportFormat::Html => api::ExportFormat::Html,
-        }
-    }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum ImportFormat {
-    Auto,
-    Kli,
-    Pi,
-    Kimi,
-    Codex,
-    Claude,
-}
-
-impl From<ImportFormat> for api::ImportFormat {
-    fn from(format: ImportFormat) -> api::ImportFormat {
-        match format {
-            ImportFormat::Auto => api::ImportFormat::Auto,
-            ImportFormat::Kli => api::ImportFormat::Kli,
-            ImportFormat::Pi => api::ImportFormat::Pi,
-            ImportFormat::Kimi => api::ImportFormat::Kimi,
-            ImportFormat::Codex => api::ImportFormat::Codex,
-            ImportFormat::Claude => api::ImportFormat::Claude,
-        }
-    }
-}
-
 /// Reads the command line.
 pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Args, clap::Error> {
     let args = bind_prompt(args.into_iter().collect());
     let parsed = Args::try_parse_from(&args)
-        .or_else(|e| bind_later_prompt(args, &e).and_then(|args| Args::try_parse_from(args).ok()).ok_or(e))?;
+        .or_else(|e| bind_later_prompt(args.clone(), &e).and_then(|args| Args::try_parse_from(args).ok()).ok_or(e))
+        .map_err(|e| tell_of_print(&args, e))?;
     if parsed.command.is_some() && parsed.run.print.is_some() {
         let text = "-p is a command of its own; it takes no subcommand (a prompt of several words needs quotes)";
         return Err(Args::command().error(clap::error::ErrorKind::ArgumentConflict, text));
     }
+    let NewSession { model, mode, name } = &parsed.run.new;
+    if parsed.command.is_some() && (parsed.run.go_on || model.is_some() || mode.is_some() || name.is_some()) {
+        let text = "--continue, --model, --mode and --name in front of a command are of no use; where it has such an \
+                    option, that comes behind the command";
+        return Err(Args::command().error(clap::error::ErrorKind::ArgumentConflict, text));
+    }
     Ok(parsed)
+}
+
+/// `kli "the prompt"`: what looks like a command may be meant for the model.
+fn tell_of_print(args: &[OsString], mut error: clap::Error) -> clap::Error {
+    let is_first = |text: &str| args.get(1).is_some_and(|first| first == text);
+    let (mut is_unknown, mut is_similar) = (false, false);
+    for (kind, value) in error.context() {
+        is_unknown |=
+            matches!((kind, value), (ContextKind::InvalidSubcommand, ContextValue::String(text)) if is_first(text));
+        is_similar |= kind == ContextKind::SuggestedSubcommand;
+    }
+    if is_unknown && !is_similar {
+        let tip = "to ask the model: kli -p \"TEXT\", or type it at the prompt that `kli` alone gives";
+        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
+    }
+    error
 }
 
 /// `-p --continue "the prompt"`: options may stand between `-p` and its prompt, which then looks like a command.
@@ -431,6 +409,19 @@ mod tests {
         Args::command().debug_assert();
     }
 
+    /// No command, argument or option is left without a word about it.
+    #[test]
+    fn everything_has_help() {
+        let mut commands = vec![Args::command()];
+        while let Some(command) = commands.pop() {
+            assert!(command.get_about().is_some(), "{}", command.get_name());
+            for arg in command.get_arguments() {
+                assert!(arg.get_help().is_some_and(|help| !help.to_string().is_empty()), "{command} {arg}");
+            }
+            commands.extend(command.get_subcommands().cloned());
+        }
+    }
+
     #[test]
     fn prompts() {
         for (line, text, output) in [
@@ -441,6 +432,7 @@ mod tests {
             (&["-p", "- a list\n- of things"], Some("- a list\n- of things"), Output::Text),
             (&["-p", "--frobnicate is what?"], Some("--frobnicate is what?"), Output::Text),
             (&["-p", "hi", "--continue"], Some("hi"), Output::Text),
+            (&["-p", "hi", "-c"], Some("hi"), Output::Text),
             (&["-p", "--continue", "say hi"], Some("say hi"), Output::Text),
             (&["-p", "--output", "json", "say hi"], Some("say hi"), Output::Json),
             (&["-p", "--output", "json", "hi", "--continue"], Some("hi"), Output::Json),
@@ -465,9 +457,29 @@ mod tests {
             &["frobnicate"],
             &["--host", "h", "--socket", "/s", "ls"],
             &["rpc"],
+            &["--continue", "ls"],
+            &["--name", "x", "new"],
+            &["--mode", "auto", "continue"],
+            &["ls", "-n", "0"],
+            &["ls", "--forest", "-n", "3"],
+            &["search", "x", "-n", "0"],
         ] {
             let e = read(line).map(|a| format!("{a:?}")).expect_err(&format!("{line:?}"));
             assert_eq!(e.exit_code(), 2, "{line:?}");
+        }
+    }
+
+    #[test]
+    fn a_prompt_without_its_option_is_told_of_it() {
+        for (line, told) in [
+            (&["fix the bug"][..], true),
+            (&["frobnicate", "--json"], true),
+            (&["lst"], false),
+            (&["daemon", "frobnicate"], false),
+            (&["goto"], false),
+        ] {
+            let text = read(line).expect_err(&format!("{line:?}")).to_string();
+            assert_eq!(text.contains("kli -p"), told, "{line:?}: {text}");
         }
     }
 

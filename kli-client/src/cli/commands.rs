@@ -62,16 +62,23 @@ pub async fn run(context: &Context, command: Command) -> anyhow::Result<Exit> {
         }
         Command::Import { file, format, name } => {
             let params = api::ImportSessionParams {
-                path: text_of(&std::path::absolute(file)?)?,
+                path: context.path(&file)?,
                 format: Some(format.into()),
                 work_dir: context.global.work_dir.as_ref().map(|_| context.work_dir()).transpose()?,
                 name,
                 ..Default::default()
             };
-            print_session(context, &context.client.call::<api::ImportSession>(params).await?)?;
+            let imported = context.client.call::<api::ImportSession>(params).await;
+            let info = match &context.global.host {
+                // Whose file is missing, say.
+                Some(host) => imported.with_context(|| format!("on {host}"))?,
+                None => imported?,
+            };
+            print_session(context, &info)?;
         }
         // These need no connection, or one of another kind; they were taken before.
-        Command::Rpc { .. } | Command::Daemon(_) | Command::Bridge | Command::Completions { .. } => {}
+        Command::Rpc { .. } | Command::Daemon(_) | Command::Bridge => {}
+        Command::Completions { .. } | Command::Man { .. } => {}
     }
     Ok(Exit::Done)
 }
@@ -80,6 +87,18 @@ pub fn completions(shell: clap_complete::Shell) -> anyhow::Result<Exit> {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut Args::command(), "kli", &mut script);
     out::print(&String::from_utf8_lossy(&script))?;
+    Ok(Exit::Done)
+}
+
+pub fn man(dir: Option<&std::path::Path>) -> anyhow::Result<Exit> {
+    let Some(dir) = dir else {
+        let mut page = Vec::new();
+        clap_mangen::Man::new(Args::command().disable_help_subcommand(true)).render(&mut page)?;
+        out::print(&String::from_utf8_lossy(&page))?;
+        return Ok(Exit::Done);
+    };
+    let written = std::fs::create_dir_all(dir).and_then(|()| clap_mangen::generate_to(Args::command(), dir));
+    written.with_context(|| format!("cannot write manual pages into {}", dir.display()))?;
     Ok(Exit::Done)
 }
 

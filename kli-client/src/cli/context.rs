@@ -4,6 +4,7 @@ use std::path::Path;
 
 use anyhow::{Context as _, bail};
 use kli_client::api::{self, SessionInfo, SessionState, TreeNode, TreeView};
+use kli_client::protocol::record::{Body, Entry};
 use kli_client::{CallError, Client, Connector, ErrorKind};
 
 use super::UsageError;
@@ -30,14 +31,24 @@ impl Context {
         Ok(Context { client, global })
     }
 
-    /// The directory that is meant, whole. On another machine it is taken as it is.
+    /// The directory that is meant, whole.
     pub fn work_dir(&self) -> anyhow::Result<String> {
-        let path = match (&self.global.work_dir, &self.global.host) {
-            (Some(dir), Some(_)) => dir.clone(),
-            (Some(dir), None) => std::path::absolute(dir)?,
-            (None, _) => std::env::current_dir().context("the current directory is gone")?,
-        };
-        text_of(&path)
+        match &self.global.work_dir {
+            Some(dir) => self.path(dir),
+            None => text_of(&std::env::current_dir().context("the current directory is gone")?),
+        }
+    }
+
+    /// A path that the daemon is to look at, whole. One of another machine cannot be completed here.
+    pub fn path(&self, path: &Path) -> anyhow::Result<String> {
+        match &self.global.host {
+            None => text_of(&std::path::absolute(path)?),
+            Some(_) if path.is_absolute() => text_of(path),
+            Some(host) => {
+                let text = format!("with --host, {} is a path of {host}: give it from its root, /", path.display());
+                Err(UsageError(text).into())
+            }
+        }
     }
 
     pub async fn create(&self, new: &NewSession) -> anyhow::Result<SessionInfo> {
@@ -54,6 +65,18 @@ impl Context {
             ..Default::default()
         };
         Ok(self.client.call::<api::CreateSession>(params).await?)
+    }
+
+    /// A session in which nothing came to be (the model has no key, say, or nobody said anything) is not left among
+    /// the others. What goes wrong here changes nothing about how the command ends.
+    pub async fn take_back(&self, session_id: &str) {
+        let Ok(state) = self.state(session_id).await else { return };
+        let params = api::GetEntriesParams { session_id: session_id.to_owned(), ..Default::default() };
+        let Ok(found) = self.client.call::<api::GetEntries>(params).await else { return };
+        if state.info.name.is_none() && found.next_cursor.is_none() && found.entries.iter().all(is_setting) {
+            let params = api::SessionParams { session_id: session_id.to_owned() };
+            let _ = self.client.call::<api::DeleteSession>(params).await;
+        }
     }
 
     /// `provider/model`, or a model's id that only one provider has.
@@ -102,8 +125,7 @@ impl Context {
         if !is_path(text) {
             return Ok(self.state(text).await?.info);
         }
-        let path = if self.global.host.is_some() { text.into() } else { text_of(&std::path::absolute(text)?)? };
-        let params = api::OpenSessionParams { path: Some(path), ..Default::default() };
+        let params = api::OpenSessionParams { path: Some(self.path(Path::new(text))?), ..Default::default() };
         Ok(self.client.call::<api::OpenSession>(params).await?)
     }
 
@@ -113,6 +135,9 @@ impl Context {
 
     /// The id of an entry: `leaf`, an id or the beginning of one, or a label.
     pub async fn entry(&self, session_id: &str, text: &str) -> anyhow::Result<String> {
+        if text.trim().is_empty() {
+            return Err(UsageError("an empty text names no entry".into()).into());
+        }
         if text == "leaf" {
             let leaf = self.state(session_id).await?.leaf_id;
             return leaf.context("the leaf is before the first entry");
@@ -158,6 +183,17 @@ impl Context {
             }
         }
     }
+}
+
+/// What is chosen for a session, and no part of a conversation.
+pub fn is_setting(entry: &Entry) -> bool {
+    let is = |body: &Body| {
+        matches!(
+            body,
+            Body::ModelChange(_) | Body::ThinkingLevelChange(_) | Body::OptionChange(_) | Body::SessionInfo(_)
+        )
+    };
+    entry.record().is_ok_and(|record| is(&record.body))
 }
 
 /// What a person would hardly mean as an id or a name.

@@ -63,8 +63,15 @@ fn colour_wanted() -> bool {
 /// Writes to standard output; a reader that has gone is an error that `main` knows and says nothing about.
 pub fn print(text: &str) -> io::Result<()> {
     let mut out = io::stdout().lock();
-    out.write_all(text.as_bytes())?;
-    out.flush()
+    out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(unwritten)
+}
+
+/// That standard output takes nothing (a full disk), as a sentence.
+pub fn unwritten(error: io::Error) -> io::Error {
+    match error.kind() {
+        io::ErrorKind::BrokenPipe => error,
+        kind => io::Error::new(kind, format!("cannot write to standard output: {error}")),
+    }
 }
 
 pub fn line(text: &str) -> io::Result<()> {

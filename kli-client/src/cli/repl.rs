@@ -5,26 +5,29 @@
 //! next line when nothing goes on any more, so a script sees each answer before its next line is read.
 
 mod commands;
+mod complete;
 mod person;
 mod reader;
 mod render;
 mod screen;
+mod session;
 mod slash;
 
 use std::collections::{HashSet, VecDeque};
 use std::future::Future;
 use std::io::IsTerminal;
 use std::pin::Pin;
+use std::time::Duration;
 
 use kli_client::api::{self, Approval, EventBody, SessionInfo, SessionState, Status};
 use kli_client::{CallError, ErrorKind, EventStream, Step, socket};
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::args::{Global, Run};
-use super::context::Context;
+use super::Exit;
+use super::args::{Global, NewSession, Run};
+use super::context::{Context, is_setting};
 use super::out::Style;
-use super::transcript::{self, Extent};
-use super::{Exit, commands as scripts};
+use super::transcript;
 use reader::{Input, Reader, Want};
 use render::Render;
 use screen::Screen;
@@ -32,6 +35,8 @@ use slash::Answer;
 
 /// Entries of an older conversation that are shown when it is taken up.
 const SHOWN_OF_OLD: u64 = 8;
+/// How long leaving may wait for the daemon.
+const FAREWELL: Duration = Duration::from_secs(1);
 
 pub async fn start(global: Global, run: Run) -> anyhow::Result<Exit> {
     let context = Context::connect(global).await?;
@@ -54,6 +59,8 @@ pub async fn start(global: Global, run: Run) -> anyhow::Result<Exit> {
         events: context.client.events(&session_id),
         context,
         session_id: session_id.clone(),
+        made: None,
+        is_lost: false,
         reader,
         screen: Screen::new(printer),
         render: Render::new(Style::of_stdout()),
@@ -61,6 +68,7 @@ pub async fn start(global: Global, run: Run) -> anyhow::Result<Exit> {
         terminal,
         run: None,
         operation: None,
+        commanded: false,
         approvals: VecDeque::new(),
         answered: HashSet::new(),
         asked: None,
@@ -76,11 +84,16 @@ pub async fn start(global: Global, run: Run) -> anyhow::Result<Exit> {
         exit: None,
     };
     repl.attach(&session_id).await?;
-    if !is_new {
+    if is_new {
+        repl.made = Some(run.new);
+    } else {
         repl.apply(&run).await?;
     }
     repl.greet(is_new).await?;
     let exit = repl.serve().await;
+    if repl.made.is_some() && !repl.is_lost {
+        let _ = tokio::time::timeout(FAREWELL, repl.context.take_back(&repl.session_id)).await;
+    }
     if let Some(mode) = mode.filter(|_| repl.reader.is_editing()) {
         // The editor was left in the middle of a line; the terminal is given back as it was.
         let _ = rustix::termios::tcsetattr(std::io::stdin(), rustix::termios::OptionalActions::Now, &mode);
@@ -117,6 +130,10 @@ enum Done {
 struct Repl {
     context: Context,
     session_id: String,
+    /// What the session was made of, as long as nothing was said in it: it is kept only if something is.
+    made: Option<NewSession>,
+    /// The connection is gone, and not yet back.
+    is_lost: bool,
     events: EventStream,
     reader: Reader,
     screen: Screen,
@@ -127,6 +144,8 @@ struct Repl {
     /// The run that goes on.
     run: Option<String>,
     operation: Option<Operation>,
+    /// A command of the person's was given, and its beginning is not yet told. How it ends is told with its output.
+    commanded: bool,
     /// Tool calls that wait for a person, the oldest first.
     approvals: VecDeque<Approval>,
     /// Those that were answered here.
@@ -222,14 +241,22 @@ impl Repl {
             Happening::Step(Ok(Step::Event(received))) => {
                 self.event(&received.event.body, received.event.run_id.as_deref()).await
             }
-            Happening::Step(Ok(Step::Lost(why))) => self.lost(&why),
+            Happening::Step(Ok(Step::Lost(why))) => {
+                self.is_lost = true;
+                self.lost(&why)
+            }
             Happening::Step(Ok(Step::Back)) => {
+                self.is_lost = false;
                 self.dim("connected again")?;
                 let state = self.context.state(&self.session_id).await?;
                 self.state(&state, None)
             }
             Happening::Step(Err(e)) => {
                 let is_gone = e.api().and_then(|e| e.kind()) == Some(ErrorKind::SessionNotFound);
+                if is_gone && self.made.is_some() {
+                    return self.begin_anew().await;
+                }
+                self.is_lost = true;
                 let why = match is_gone && self.in_memory {
                     true => "this session lived only in memory and ended with its daemon; `kli` begins another, and ↑ \
                              there brings back what you typed"
@@ -315,6 +342,12 @@ impl Repl {
     async fn event(&mut self, body: &EventBody, run_id: Option<&str>) -> anyhow::Result<()> {
         match body {
             EventBody::Snapshot { session, run } => self.state(session, run.as_ref().map(|r| r.run_id.as_str()))?,
+            EventBody::EntryAppended { entry } if !is_setting(entry) => self.made = None,
+            EventBody::ModeChanged { .. } | EventBody::ModelChanged { .. } => self.chosen(body),
+            EventBody::ToolStart { tool_call_id, .. } if self.commanded && run_id.is_none() => {
+                self.commanded = false;
+                self.render.tells_its_end(tool_call_id);
+            }
             EventBody::RunStart { .. } => self.run = Some(run_id.unwrap_or_default().to_owned()),
             // The end of an older run may come after the beginning of the next was told.
             EventBody::RunEnd { .. } if self.run.as_deref().is_none_or(|run| run.is_empty() || Some(run) == run_id) => {
@@ -400,80 +433,12 @@ impl Repl {
                 if said.is_empty() { Ok(()) } else { self.line_out(&said) }
             }
             Done::Moved(Ok(moved)) => self.moved(moved),
-            Done::Said(Err(e)) | Done::Moved(Err(e)) => self.bad(&e.to_string()),
-        }
-    }
-
-    /// Changes to another session.
-    async fn attach(&mut self, session_id: &str) -> anyhow::Result<()> {
-        let mut events = self.context.client.events(session_id);
-        if self.terminal && self.context.global.host.is_none() {
-            // A person decides when it has been long enough.
-            events = events.patient();
-        }
-        // The state as it was when we came, before anything that we do.
-        let first = events.next().await?;
-        self.events = events;
-        self.session_id = session_id.to_owned();
-        self.run = None;
-        self.approvals.clear();
-        self.asked = None;
-        self.warned.clear();
-        self.aborting = false;
-        self.render = Render::new(self.style);
-        self.event(&first.event.body, first.event.run_id.as_deref()).await
-    }
-
-    /// What the command line wants of a session that is there already.
-    async fn apply(&mut self, run: &Run) -> anyhow::Result<()> {
-        if let Some(model) = &run.new.model {
-            self.command("/model", model).await?;
-        }
-        if let Some(mode) = run.new.mode {
-            self.command("/mode", &transcript::word(&api::Mode::from(mode))).await?;
-        }
-        if let Some(name) = &run.new.name {
-            self.command("/name", name).await?;
-        }
-        Ok(())
-    }
-
-    async fn greet(&mut self, is_new: bool) -> anyhow::Result<()> {
-        if !self.terminal {
-            return Ok(());
-        }
-        let state = self.context.state(&self.session_id).await?;
-        if !is_new {
-            self.show_end().await?;
-        }
-        let id = transcript::session_id(&self.session_id);
-        let model = super::text::one_line(&state.model().to_string());
-        let mode = transcript::word(&state.mode);
-        let version = env!("CARGO_PKG_VERSION");
-        if !state.untrusted.is_empty() {
-            self.trust = Some(TrustQuestion { files: state.untrusted, shown: false });
-        }
-        self.dim(&format!("kli {version}, session {id}, {model}, mode {mode}; /help lists the commands"))
-    }
-
-    /// The end of the conversation so far.
-    async fn show_end(&mut self) -> anyhow::Result<()> {
-        let entries = scripts::branch(&self.context, &self.session_id, Some(SHOWN_OF_OLD)).await?;
-        for entry in &entries {
-            let shown = transcript::entry(entry, Extent::Brief, self.style);
-            if !shown.is_empty() {
-                self.line_out(&shown)?;
+            Done::Said(Err(e)) | Done::Moved(Err(e)) => {
+                // One that was refused does not begin.
+                self.commanded &= e.api().and_then(|e| e.kind()) == Some(ErrorKind::Aborted);
+                self.bad(&e.to_string())
             }
         }
-        Ok(())
-    }
-
-    /// A session made from this one becomes the present one.
-    async fn change_to(&mut self, made: &SessionInfo, prompt: Option<String>) -> anyhow::Result<()> {
-        self.attach(&made.session_id).await?;
-        let id = transcript::session_id(&made.session_id);
-        self.dim(&format!("session {id}: {}", super::text::one_line(&made.title)))?;
-        self.offer(prompt)
     }
 
     /// Text for the person to edit and send.

@@ -50,18 +50,9 @@ pub async fn print(global: Global, run: Run) -> anyhow::Result<Exit> {
     // Only where the daemon refused: one that has gone is not started anew for this.
     let refused = exit.as_ref().is_err_and(|e| e.downcast_ref::<CallError>().is_some_and(|e| e.api().is_some()));
     if is_new && refused {
-        take_back(&context, &session_id).await;
+        context.take_back(&session_id).await;
     }
     exit
-}
-
-/// A session in which nothing came to be (the model has no key, say) is not left among the others. What goes wrong
-/// here changes nothing about the error that is told.
-async fn take_back(context: &Context, session_id: &str) {
-    if context.state(session_id).await.is_ok_and(|state| state.leaf_id.is_none() && state.info.entry_count == Some(0)) {
-        let params = api::SessionParams { session_id: session_id.to_owned() };
-        let _ = context.client.call::<api::DeleteSession>(params).await;
-    }
 }
 
 /// The session that is to run, and the model for this run where it is not the session's own.
@@ -377,18 +368,16 @@ impl<W: Write> Printer<W> {
             return Ok(());
         }
         let shown = if self.style.terminal { text::clean(text) } else { text.into() };
-        self.out.write_all(shown.as_bytes())?;
-        if !shown.ends_with('\n') {
-            self.out.write_all(b"\n")?;
-        }
-        self.out.flush()
+        self.write(&if shown.ends_with('\n') { shown } else { (shown.into_owned() + "\n").into() })
     }
 
     fn line(&mut self, json: &str) -> io::Result<()> {
         let json = if self.style.terminal { text::clean_json(json) } else { json.into() };
-        self.out.write_all(json.as_bytes())?;
-        self.out.write_all(b"\n")?;
-        self.out.flush()
+        self.write(&(json.into_owned() + "\n"))
+    }
+
+    fn write(&mut self, text: &str) -> io::Result<()> {
+        self.out.write_all(text.as_bytes()).and_then(|()| self.out.flush()).map_err(out::unwritten)
     }
 }
 

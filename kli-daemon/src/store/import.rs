@@ -163,6 +163,19 @@ fn lines(path: &Path) -> Result<Vec<(usize, Value)>> {
     Ok(all.filter_map(|(number, line)| Some((number + 1, parse(line)?))).collect())
 }
 
+/// When a file was last written, which stands in where none of its lines has a time.
+fn written_at(path: &Path) -> u64 {
+    let modified = std::fs::metadata(path).and_then(|meta| meta.modified()).ok();
+    let since = modified.and_then(|time| time.duration_since(std::time::UNIX_EPOCH).ok()).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or_default()
+}
+
+/// The time of a session's first lines, where these have none: the first that a line has, else the file's.
+fn first_time(path: &Path, lines: &[(usize, Value)]) -> u64 {
+    let of = |line: &Value| string(line, "timestamp").and_then(|text| parse_rfc3339(&text));
+    lines.iter().find_map(|(_, line)| of(line)).unwrap_or_else(|| written_at(path))
+}
+
 fn directory_of(path: &Path) -> String {
     let dir = if path.is_dir() { path } else { path.parent().unwrap_or(Path::new("/")) };
     dir.canonicalize().unwrap_or_else(|_| dir.to_owned()).display().to_string()

@@ -168,10 +168,18 @@ impl Finder {
                 hits.next = Some(format!("{time}.{}.{}", ix.0, log.session_id()));
                 return;
             }
+            // A label leads to the entry that has it; one that was changed or taken away leads nowhere.
+            let (ix, entry_id) = match &record.body {
+                Body::Label(label) => match log.find(&label.target_id) {
+                    Ok(target) if log.label(target) == label.label => (target, label.target_id.clone()),
+                    _ => continue,
+                },
+                _ => (ix, record.id),
+            };
             let node = log.node(ix);
             hits.list.push(SearchHit {
                 session_id: log.session_id().to_owned(),
-                entry_id: record.id,
+                entry_id,
                 kind: record.kind,
                 role: node.and_then(|node| node.role).and_then(role_name).map(str::to_owned),
                 preview,

@@ -335,6 +335,7 @@ pub struct SearchResult {
 #[serde(rename_all = "camelCase")]
 pub struct SearchHit {
     pub session_id: String,
+    /// For a label: the entry that has it.
     pub entry_id: String,
     #[serde(rename = "type")]
     pub kind: String,

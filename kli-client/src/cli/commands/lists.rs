@@ -4,7 +4,7 @@ use kli_client::api::{self, SessionInfo};
 
 use super::Context;
 use crate::cli::out::{self, Look, Style};
-use crate::cli::{text, transcript, tree};
+use crate::cli::{UsageError, text, transcript, tree};
 
 pub(super) async fn ls(context: &Context, all: bool, archived: bool, limit: u64) -> anyhow::Result<()> {
     let work_dir = if all { None } else { Some(context.work_dir()?) };
@@ -104,6 +104,9 @@ pub fn in_forest_order(forest: &api::GetForestResult) -> Vec<(&SessionInfo, usiz
 }
 
 pub(super) async fn search(context: &Context, query: String, all: bool, limit: u64) -> anyhow::Result<()> {
+    if query.trim().is_empty() {
+        return Err(UsageError("there is nothing to look for in an empty text".into()).into());
+    }
     let here = !all && context.global.session.is_none();
     let params = api::SearchParams {
         query,

@@ -5,6 +5,7 @@ use kli_client::api;
 
 use super::slash::{Answer, HELP, number};
 use super::{Done, Exit, Listed, Repl, Trust};
+use crate::cli::args::NewSession;
 use crate::cli::{commands as scripts, text, transcript, tree};
 
 /// Sessions and prompts that a list shows.
@@ -27,12 +28,17 @@ impl Repl {
             "/resume" => self.resume(rest).await,
             "/new" => {
                 let name = (!rest.is_empty()).then(|| rest.to_owned());
-                let made = self.context.create(&crate::cli::args::NewSession { name, ..Default::default() }).await?;
-                self.change_to(&made, None).await
+                let new = NewSession { name, ..Default::default() };
+                let made = self.context.create(&new).await?;
+                self.change_to(&made, None).await?;
+                self.made = Some(new);
+                Ok(())
             }
             "/label" => self.label(rest).await,
+            "/name" if rest.is_empty() => bail!("/name needs a text; `/name -` takes the name away"),
             "/name" => {
-                let params = api::SetSessionNameParams { session_id: self.session_id.clone(), name: rest.into() };
+                let name = if rest == "-" { String::new() } else { rest.into() };
+                let params = api::SetSessionNameParams { session_id: self.session_id.clone(), name };
                 let info = self.context.client.call::<api::SetSessionName>(params).await?;
                 self.dim(&format!("this session is called {}", text::one_line(&info.title)))
             }

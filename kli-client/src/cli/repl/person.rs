@@ -43,16 +43,29 @@ impl Repl {
             return Ok(());
         }
         let line = std::mem::take(&mut self.unfinished) + &line;
-        let result = match slash::read(&line) {
+        let said = slash::read(&line);
+        let leaves = matches!(&said, Said::Command(name, _) if name == "/quit");
+        let result = match said {
             Said::Blank => Ok(()),
-            Said::Text(text) => self.say(text.replace("\\\n", "\n")).await,
-            Said::Bash { command, hidden } => self.bash(command, hidden),
-            Said::Command(name, rest) => self.command(&name, &rest).await,
+            _ if self.is_lost && self.made.is_some() && !leaves => match self.begin_anew().await {
+                Ok(()) => self.carry_out(said).await,
+                failed => failed,
+            },
+            said => self.carry_out(said).await,
         };
         match result {
             // What goes wrong with one line is told, and the next one is taken.
             Err(e) if !is_broken_pipe(&e) => self.bad(&in_full(e.as_ref())),
             other => other,
+        }
+    }
+
+    async fn carry_out(&mut self, said: Said) -> anyhow::Result<()> {
+        match said {
+            Said::Blank => Ok(()),
+            Said::Text(text) => self.say(text.replace("\\\n", "\n")).await,
+            Said::Bash { command, hidden } => self.bash(command, hidden),
+            Said::Command(name, rest) => self.command(&name, &rest).await,
         }
     }
 
@@ -77,6 +90,7 @@ impl Repl {
                 "not trusted: this directory's own configuration, skills and prompts do not count; /trust uses them"
             }
         })?;
+        self.learn().await;
         let state = self.context.state(&self.session_id).await?;
         self.warnings(&state.info)
     }
@@ -134,6 +148,7 @@ impl Repl {
             exclude_from_context: hidden.then_some(true),
             ..Default::default()
         };
+        self.commanded = true;
         self.operation = Some(Box::pin(async move {
             let result = client.call::<api::Bash>(params).await;
             Done::Said(result.map(|r| {

@@ -18,10 +18,10 @@ use rustyline::highlight::Highlighter;
 use rustyline::hint::Hinter;
 use rustyline::history::FileHistory;
 use rustyline::validate::{ValidationContext, ValidationResult, Validator};
-use rustyline::{Config, Editor, ExternalPrinter, Helper};
+use rustyline::{CompletionType, Config, Editor, ExternalPrinter, Helper};
 use tokio::sync::mpsc;
 
-use super::slash;
+use super::complete::{self, Shared};
 
 /// Messages that wait to be printed above an edited line; more are dropped, as the terminal does not take them.
 const PRINT_QUEUE: usize = 4096;
@@ -66,6 +66,8 @@ pub struct Reader {
     asked: Want,
     /// Lines are edited.
     edits: bool,
+    /// What Tab completes.
+    pub known: Shared,
 }
 
 /// Prints above the line that is being edited.
@@ -79,11 +81,12 @@ impl Reader {
         let (wake, woken) = UnixStream::pair()?;
         woken.set_nonblocking(true)?;
         let cancelled = Arc::new(AtomicU64::new(0));
-        let (editor, printer) = if edits { editor(history.as_deref()) } else { (None, None) };
+        let known = Shared::default();
+        let (editor, printer) = if edits { editor(history.as_deref(), known.clone()) } else { (None, None) };
         let edits = editor.is_some();
         let lines = Lines { woken, cancelled: cancelled.clone(), buffer: Vec::new() };
         std::thread::spawn(move || serve(taken, sender, lines, editor, history));
-        Ok((Reader { orders, inputs, cancelled, wake, number: 0, asked: Want::Nothing, edits }, printer))
+        Ok((Reader { orders, inputs, cancelled, wake, number: 0, asked: Want::Nothing, edits, known }, printer))
     }
 
     /// Whether lines can be edited at all.
@@ -151,11 +154,12 @@ impl Reader {
 
 type LineEditor = Editor<Help, FileHistory>;
 
-fn editor(history: Option<&std::path::Path>) -> (Option<LineEditor>, Option<Printer>) {
-    let config = Config::builder().history_ignore_space(true).max_history_size(10_000);
+fn editor(history: Option<&std::path::Path>, known: Shared) -> (Option<LineEditor>, Option<Printer>) {
+    let config =
+        Config::builder().history_ignore_space(true).completion_type(CompletionType::List).max_history_size(10_000);
     let Ok(config) = config.map(|c| c.build()) else { return (None, None) };
     let Ok(mut editor) = Editor::with_config(config) else { return (None, None) };
-    editor.set_helper(Some(Help::default()));
+    editor.set_helper(Some(Help { known, ..Help::default() }));
     if let Some(path) = history {
         // There is none the first time.
         let _ = editor.load_history(path);
@@ -266,22 +270,19 @@ fn text(mut line: Vec<u8>) -> String {
     String::from_utf8_lossy(&line).into_owned()
 }
 
-/// What the editor knows of our lines: the commands, and that a backslash at the end goes on.
+/// What the editor knows of our lines: what Tab completes, and that a backslash at the end goes on.
 #[derive(Default)]
 struct Help {
     /// The line as it stands: the editor asks for a hint at each change, and an error would take it along.
     line: RefCell<String>,
+    known: Shared,
 }
 
 impl Completer for Help {
     type Candidate = String;
 
     fn complete(&self, line: &str, pos: usize, _: &rustyline::Context<'_>) -> rustyline::Result<(usize, Vec<String>)> {
-        let typed = line.get(..pos).unwrap_or_default();
-        if !typed.starts_with('/') || typed.contains(char::is_whitespace) {
-            return Ok((pos, Vec::new()));
-        }
-        Ok((0, slash::NAMES.iter().filter(|n| n.starts_with(typed)).map(|n| format!("{n} ")).collect()))
+        Ok(complete::complete(line.get(..pos).unwrap_or_default(), &self.known.get()))
     }
 }
 

@@ -1,6 +1,6 @@
 //! Events as text on a terminal: pure, so that what is shown can be tested.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use kli_client::api::{Approval, CompactionReason, EventBody, RunError, RunSnapshot, RunStop};
 use kli_client::protocol::record::{Block, Body, Message};
@@ -24,6 +24,8 @@ pub struct Render {
     shown: HashMap<u32, usize>,
     /// Entries that this client made, and so are on the screen.
     own: Vec<String>,
+    /// Commands of this client, of whose failure it tells itself.
+    commands: HashSet<String>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -43,6 +45,7 @@ impl Render {
             message: None,
             shown: HashMap::new(),
             own: Vec::new(),
+            commands: HashSet::new(),
         }
     }
 
@@ -54,6 +57,11 @@ impl Render {
     /// The person sees this prompt already: it was typed here.
     pub fn is_ours(&mut self, entry_id: &str) {
         self.own.push(entry_id.to_owned());
+    }
+
+    /// How this command of the person's failed is told with its output.
+    pub fn tells_its_end(&mut self, tool_call_id: &str) {
+        self.commands.insert(tool_call_id.to_owned());
     }
 
     /// Text of our own, in lines of its own.
@@ -199,6 +207,9 @@ impl Render {
 
     fn tool_end(&mut self, id: &str, is_error: bool, said: &str) -> String {
         let title = self.tools.remove(id).unwrap_or_default();
+        if self.commands.remove(id) && is_error {
+            return self.fresh_line();
+        }
         if !is_error {
             let mark = self.style.paint(Look::Good, "✓");
             return self.line(&format!("{mark} {}", self.style.paint(Look::Dim, &title)));

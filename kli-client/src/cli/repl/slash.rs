@@ -37,7 +37,7 @@ pub const HELP: &str = "\
 /resume [N|SESSION]   list the sessions of this directory, or change to one
 /new [NAME]           new session
 /label [ENTRY] TEXT   label the leaf, or an entry; `-` as TEXT takes the label away
-/name TEXT            name this session
+/name TEXT            name this session; `-` as TEXT takes the name away
 /model [MODEL]        list the models, or change to one (provider/model)
 /mode [ask|auto|plan] which tool calls need a person
 /trust [no]           use this directory's own configuration, skills and prompts, or not
@@ -49,6 +49,7 @@ pub const HELP: &str = "\
 /session              show the state of this session
 /bash COMMAND, !CMD   run a command here; !!CMD: and do not show it to the model
 /quit                 leave (as Ctrl-D); a run goes on without us
+/NAME, @FILE           a prompt template or a skill (/skill:NAME) · puts a file after the prompt; Tab completes both
 A line while a run goes on is said to it at its next turn. A line that ends in \\ goes on.";
 
 /// One line of the person.

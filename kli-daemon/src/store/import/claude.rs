@@ -7,13 +7,14 @@ use std::path::Path;
 use kli_protocol::record::*;
 use serde_json::Value;
 
-use super::{Foreign, lines, number, string};
+use super::{Foreign, first_time, lines, number, string};
 use crate::clock::{parse_rfc3339, rfc3339};
 use crate::store::Result;
 
 pub fn read(path: &Path) -> Result<Foreign> {
-    let mut reader = Reader::default();
-    for (_, line) in lines(path)? {
+    let lines = lines(path)?;
+    let mut reader = Reader { time: first_time(path, &lines), ..Reader::default() };
+    for (_, line) in lines {
         reader.take(&line);
     }
     let Reader { records, alias, work_dir, title, ai_title, .. } = reader;

@@ -6,13 +6,14 @@ use std::path::Path;
 use kli_protocol::record::*;
 use serde_json::Value;
 
-use super::{Foreign, arguments, image, lines, number, string};
+use super::{Foreign, arguments, first_time, image, lines, number, string};
 use crate::clock::{parse_rfc3339, rfc3339};
 use crate::store::Result;
 
 pub fn read(path: &Path) -> Result<Foreign> {
-    let mut reader = Reader::default();
-    for (number, line) in lines(path)? {
+    let lines = lines(path)?;
+    let mut reader = Reader { time: first_time(path, &lines), ..Reader::default() };
+    for (number, line) in lines {
         reader.take(number, &line);
     }
     reader.close(StopReason::Stop);

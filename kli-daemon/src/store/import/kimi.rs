@@ -8,7 +8,7 @@ use kli_protocol::record::*;
 use md5::{Digest, Md5};
 use serde_json::Value;
 
-use super::{Foreign, arguments, image, lines, number, string};
+use super::{Foreign, arguments, image, lines, number, string, written_at};
 use crate::clock::rfc3339;
 use crate::store::Result;
 
@@ -35,7 +35,8 @@ pub fn read(path: &Path) -> Result<Foreign> {
         _ => dir.join("context.jsonl"),
     };
     let mut wire = wire(&lines(&dir.join("wire.jsonl")).unwrap_or_default());
-    let mut reader = Reader::default();
+    let first = wire.prompts.iter().map(|(time, _)| *time).chain(wire.steps.iter().map(|step| step.time)).min();
+    let mut reader = Reader { time: first.unwrap_or_else(|| written_at(&context)), ..Reader::default() };
     for (number, line) in lines(&context)? {
         reader.take(number, &line, &mut wire);
     }

@@ -36,11 +36,14 @@ fn search_finds_what_people_see() {
             Body::Compaction(Compaction { summary: "no Needle here".into(), ..Default::default() }),
         );
         put(&log, "u2", Some("u1"), user("another branch"));
-        put(&log, "l1", Some("u2"), label("u2", Some("needle label")));
+        put(&log, "l1", Some("u2"), label("u1", Some("an old needle")));
+        put(&log, "l2", Some("u2"), label("u1", Some("x")));
+        put(&log, "l3", Some("u2"), label("u2", Some("needle label")));
+        put(&log, "l4", Some("u2"), label("gone", Some("needle of nothing")));
         let fork = rig.fork(&log, log.find("k1").unwrap(), "f1");
         put(&fork, "x1", Some("k1"), user("needle in the fork"));
         let cases = [
-            ("needle", "s1/u1 s1/a1 s1/k1 s1/l1 f1/x1"),
+            ("needle", "s1/u1 s1/a1 s1/k1 s1/u2 f1/x1"),
             ("Needle", "s1/k1"),
             ("\"needle\"", "s1/u1"),
             ("nädel", "s1/u1"),
@@ -73,6 +76,8 @@ fn search_finds_what_people_see() {
             (hit.kind.as_str(), hit.role.as_deref(), hit.preview.as_str(), hit.on_branch),
             ("message", Some("user"), "another branch", true)
         );
+        let hit = rig.store.search(&look("needle label")).unwrap().0.remove(0);
+        assert_eq!((hit.kind.as_str(), hit.entry_id.as_str(), hit.on_branch), ("label", "u2", true));
         assert!(!rig.store.search(&look("haystack")).unwrap().0.remove(0).on_branch);
         assert!(rig.store.search(&look("  ")).is_err());
     });
@@ -225,6 +230,33 @@ fn kimi_tells_times_usage_and_errors() {
         panic!()
     };
     assert!(result.is_error && result.tool_name == "Shell" && result.tool_call_id == "tc1");
+}
+
+/// Where nothing in a session tells a time its file does: no session is of 1970.
+#[test]
+fn sessions_without_times_are_as_old_as_their_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let rig = Rig::memory();
+    let time = std::time::UNIX_EPOCH + std::time::Duration::from_secs(1_750_000_000);
+    let cases = [
+        ("context.jsonl", r#"{"role":"user","content":"hi"}"#),
+        (
+            "codex.jsonl",
+            r#"{"type":"response_item","payload":{"type":"message","role":"user","content":[{"type":"input_text","text":"hi"}]}}"#,
+        ),
+        (
+            "claude.jsonl",
+            r#"{"type":"user","uuid":"u1","parentUuid":null,"sessionId":"s","message":{"role":"user","content":"hi"}}"#,
+        ),
+    ];
+    for (name, line) in cases {
+        let path = dir.path().join(name);
+        std::fs::write(&path, format!("{line}\n")).unwrap();
+        std::fs::File::options().write(true).open(&path).unwrap().set_modified(time).unwrap();
+        let facts = import(&rig, path, ImportFormat::Auto, &name.replace(".jsonl", "")).unwrap().facts();
+        let times = (facts.created_at.as_str(), facts.updated_at.as_str());
+        assert_eq!(times, ("2025-06-15T15:06:40.000Z", "2025-06-15T15:06:40.000Z"), "{name}");
+    }
 }
 
 /// Kimi files sessions under the hash of their work directory; which that is, its state tells.
