@@ -20,7 +20,7 @@ use kli_protocol::api::Mode;
 use kli_protocol::record::{Kind, Usage};
 
 pub use ids::{Id, IdTable};
-pub use push::{Note, Place, Plain, Pushed};
+pub use push::{Note, Place, Pushed};
 use serde::{Deserialize, Serialize};
 pub use slab::Slab;
 

@@ -21,7 +21,7 @@ use lines::{THREADED, first_line, parts};
 use super::medium::Medium;
 use super::{Result, StoreError};
 use crate::tree::line::{self, NoRecord};
-use crate::tree::{Above, Id, Index, Ix, Note, Plain, Pushed, json};
+use crate::tree::{Above, Id, Index, Ix, Note, Pushed, json};
 
 /// So many warnings of a file are kept.
 const WARNINGS: usize = 100;
@@ -197,7 +197,7 @@ impl Reader<'_> {
                 let length = (batch.len() / u64::from(batch.lines)).max(SHORTEST);
                 self.index.reserve((size.saturating_sub(batch.start) / length) as usize);
             }
-            self.index.fetch(batch.plain.iter().map(Plain::id));
+            self.index.fetch(batch.plain.iter().map(|plain| Id::Hex(plain.id)));
         }
         let mut usages = batch.usages.iter();
         let mut others = batch.others.iter().peekable();
@@ -206,9 +206,9 @@ impl Reader<'_> {
             while let Some(other) = others.next_if(|other| other.at <= number) {
                 self.other(other, batch, &mut last);
             }
-            let usage = plain.usage.then(|| usages.next()).flatten();
+            let usage = plain.has_usage.then(|| usages.next()).flatten();
             let pushed = self.index.push_plain(plain, usage, self.above);
-            if self.pushed(pushed, plain.id(), plain.offset()) {
+            if self.pushed(pushed, Id::Hex(plain.id), plain.place.offset) {
                 last = Some(number);
             }
         }

@@ -53,7 +53,7 @@ const DIGITS: [u8; 256] = {
 };
 
 /// Exactly 8 lower-case hex digits as a number.
-fn hex(id: &[u8]) -> Option<u32> {
+pub fn hex(id: &[u8]) -> Option<u32> {
     let id: &[u8; 8] = id.try_into().ok()?;
     let mut number = 0;
     let mut odd = 0;

@@ -11,8 +11,7 @@ use kli_protocol::record::{Body, ContextEdit, Cost, Kind, Label, Record, Session
 use memchr::{memchr2, memmem};
 use serde_json::{Map, Value};
 
-use super::Role;
-use super::json;
+use super::{Place, Role, ids, json};
 
 /// A record, as much of it as the index needs.
 #[derive(Clone, Debug, PartialEq)]
@@ -60,26 +59,87 @@ pub enum NoRecord {
 
 /// Reads a line; `bytes` is without white space around it.
 pub fn read(bytes: &[u8]) -> Result<Line<'_>, NoRecord> {
+    look(bytes).map(Look::line)
+}
+
+/// As `read`, and from what it gives less may be taken.
+pub fn look(bytes: &[u8]) -> Result<Look<'_>, NoRecord> {
     let bare = json::Bare::of(bytes);
     if !bare.is_text {
         return Err(NoRecord::Damaged);
     }
     // What was taken by hand need not be checked again, unless it could hide a control character.
     match quick(bytes).filter(|_| !bare.controls) {
-        Some(quick) if json::ends_object(bytes, quick.hand.at, quick.hand.depth, &quick.hand.usage) => Ok(quick.line),
+        Some((quick, hand)) if json::ends_object(bytes, hand.at, hand.depth, &hand.usage) => Ok(Look::Quick(quick)),
         Some(_) => Err(NoRecord::Damaged),
-        None if json::is_object(bytes) => slow(bytes),
+        None if json::is_object(bytes) => slow(bytes).map(|line| Look::Slow(Box::new(line))),
         None => Err(NoRecord::Damaged),
     }
 }
 
-/// A line whose fields lie where we and pi write them.
-struct Quick<'a> {
-    line: Line<'a>,
-    hand: Hand,
+/// A line that was looked at.
+pub enum Look<'a> {
+    Quick(Quick<'a>),
+    Slow(Box<Line<'static>>),
 }
 
-/// Taken by hand: up to here, with so many objects open, and the value of `usage`.
+/// A line whose fields lie where we and pi write them. Its strings are text: the line is, and they end at quotes.
+pub struct Quick<'a> {
+    kind: Kind,
+    role: Option<Role>,
+    id: &'a [u8],
+    parent: Option<&'a [u8]>,
+    timestamp: &'a [u8],
+    usage: Option<Usage>,
+    key: Option<String>,
+}
+
+/// A record of which only the place in the tree counts, and usage and time, which go beside: nearly all are, and of a
+/// large file a million come from other threads.
+#[derive(Clone, Copy, Debug)]
+pub struct Plain {
+    pub place: Place,
+    pub id: u32,
+    pub parent: Option<u32>,
+    pub kind: Kind,
+    pub role: Option<Role>,
+    pub has_usage: bool,
+}
+
+impl<'a> Look<'a> {
+    pub fn line(self) -> Line<'a> {
+        let Quick { kind, role, id, parent, timestamp, usage, key } = match self {
+            Look::Quick(quick) => quick,
+            Look::Slow(line) => return *line,
+        };
+        let text = String::from_utf8_lossy;
+        let says = usage.map_or(Says::Nothing, Says::Usage);
+        Line { kind, role, id: text(id), parent: parent.map(text), timestamp: text(timestamp), key, says }
+    }
+}
+
+impl<'a> Quick<'a> {
+    /// None: more counts of the record, or its ids are not 8 hex digits.
+    pub fn plain(&self, place: Place) -> Option<Plain> {
+        let parent = match self.parent {
+            Some(parent) => Some(ids::hex(parent)?),
+            None => None,
+        };
+        let (id, kind, role) = (ids::hex(self.id)?, self.kind, self.role);
+        let plain = Plain { place, id, parent, kind, role, has_usage: self.usage.is_some() };
+        self.key.is_none().then_some(plain)
+    }
+
+    pub fn timestamp(&self) -> &'a [u8] {
+        self.timestamp
+    }
+
+    pub fn usage(&self) -> Option<Usage> {
+        self.usage
+    }
+}
+
+/// What was taken by hand: up to here, with so many objects open, and the value of `usage`.
 struct Hand {
     at: usize,
     depth: usize,
@@ -102,7 +162,7 @@ pub fn read_v1(bytes: &[u8], id: String, parent: Option<String>) -> Result<Line<
     }
 }
 
-fn quick(line: &[u8]) -> Option<Quick<'_>> {
+fn quick(line: &[u8]) -> Option<(Quick<'_>, Hand)> {
     let mut at = Cursor { line, at: 0 };
     at.expect(b"{\"type\":\"")?;
     let name = at.string()?;
@@ -152,14 +212,12 @@ fn quick(line: &[u8]) -> Option<Quick<'_>> {
         Kind::Message | Kind::Custom | Kind::CustomMessage => idempotency_key(line),
         _ => None,
     };
-    let text = |range: Range<usize>| std::str::from_utf8(line.get(range)?).ok().map(Cow::Borrowed);
+    let text = |range: Range<usize>| line.get(range);
     let parent = match parent.filter(|id| !id.is_empty()) {
         Some(parent) => Some(text(parent)?),
         None => None,
     };
-    let (id, timestamp) = (text(id)?, text(timestamp)?);
-    let says = usage.map_or(Says::Nothing, Says::Usage);
-    Some(Quick { line: Line { kind, role, id, parent, timestamp, key, says }, hand })
+    Some((Quick { kind, role, id: text(id)?, parent, timestamp: text(timestamp)?, usage, key }, hand))
 }
 
 struct Cursor<'a> {

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use kli_protocol::record::{Kind, Usage};
 
 use super::ids::{self, Id};
-use super::line::{Line, Says};
+use super::line::{Line, Plain, Says};
 use super::{Above, FOREIGN_ID, Index, Ix, Labelling, NONE, Role, Row, link};
 
 /// How far back a parent is looked for before the table of ids is asked: it nearly always is one of the last.
@@ -36,49 +36,6 @@ pub enum Note {
     Missing { ix: Ix, parent: String },
     /// It lies below the record itself: the record is a root.
     Cycle { ix: Ix },
-}
-
-/// A record of which only the place in the tree counts, and usage: nearly all are, and of a large file a million come
-/// from other threads.
-#[derive(Clone, Copy, Debug)]
-pub struct Plain {
-    place: Place,
-    id: u32,
-    parent: Option<u32>,
-    kind: Kind,
-    role: Option<Role>,
-    /// It has a usage, which goes beside.
-    pub usage: bool,
-}
-
-impl Plain {
-    /// None: more counts of the record, or its ids are not 8 hex digits.
-    pub fn of(line: &Line<'_>, place: Place) -> Option<Plain> {
-        let hex = |id: &str| match Id::of(id) {
-            Id::Hex(n) => Some(n),
-            Id::Text(_) => None,
-        };
-        let usage = match line.says {
-            Says::Nothing => false,
-            Says::Usage(_) => true,
-            _ => return None,
-        };
-        let parent = match &line.parent {
-            Some(parent) => Some(hex(parent)?),
-            None => None,
-        };
-        let (id, kind, role) = (hex(&line.id)?, line.kind, line.role);
-        line.key.is_none().then_some(Plain { place, id, parent, kind, role, usage })
-    }
-
-    /// Of the line's first byte.
-    pub fn offset(&self) -> u64 {
-        self.place.offset
-    }
-
-    pub fn id(&self) -> Id<'static> {
-        Id::Hex(self.id)
-    }
 }
 
 impl Index {

@@ -4,8 +4,8 @@ use kli_protocol::record::Usage;
 
 use super::lines::{self, Take};
 use super::{Shape, Tail};
-use crate::tree::line::{self, NoRecord};
-use crate::tree::{Place, Plain};
+use crate::tree::Place;
+use crate::tree::line::{self, Look, NoRecord, Plain, Quick};
 
 /// The lines of one part.
 pub struct Batch {
@@ -71,13 +71,11 @@ impl Batch {
         self.end.map_or(0, |end| end.saturating_sub(self.start))
     }
 
-    fn plain(&mut self, line: &line::Line<'_>, place: Place) -> Option<()> {
-        let time = <[u8; TIME]>::try_from(line.timestamp.as_bytes()).ok()?;
-        self.plain.push(Plain::of(line, place)?);
+    fn plain(&mut self, line: &Quick<'_>, place: Place) -> Option<()> {
+        let time = line.timestamp().try_into().ok()?;
+        self.plain.push(line.plain(place)?);
         self.times.push(time);
-        if let line::Says::Usage(usage) = line.says {
-            self.usages.push(usage);
-        }
+        self.usages.extend(line.usage());
         Some(())
     }
 
@@ -99,7 +97,7 @@ impl Take for Batch {
                 true => Ok(None),
                 false => Err(NoRecord::Damaged),
             },
-            Shape::V2 | Shape::V3 => line::read(line.text).map(Some),
+            Shape::V2 | Shape::V3 => line::look(line.text).map(Some),
         };
         let is_blank = line.text.is_empty() && !line.long;
         if read.as_ref().err() == Some(&NoRecord::Damaged) && !line.closed && !is_blank {
@@ -113,11 +111,8 @@ impl Take for Batch {
             place.crc = crc32fast::hash(line.text);
         }
         match read {
-            Ok(Some(record)) => {
-                if self.plain(&record, place).is_none() {
-                    self.other(place, What::Record(Box::new(record.into_owned())));
-                }
-            }
+            Ok(Some(Look::Quick(quick))) if self.plain(&quick, place).is_some() => {}
+            Ok(Some(look)) => self.other(place, What::Record(Box::new(look.line().into_owned()))),
             Ok(None) => self.other(place, What::V1(line.text.to_vec())),
             Err(_) if is_blank => {}
             Err(reason) => self.other(place, What::None(reason)),
