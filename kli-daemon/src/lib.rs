@@ -7,7 +7,7 @@
 //! 4  rpc        listener → connection (framing, limits) → methods/*     knows: session handles, protocol
 //! 3  session    registry → handle → actor (state, hub)                  where tree, store and agent meet
 //! 2  agent (run, step, approvals) · compaction                          knows: Provider, Tool, RunHost
-//! 1  provider · tool · store · workspace                                the only leaves that touch the world
+//! 1  provider · tool · mcp · store · workspace                          the only leaves that touch the world
 //! 0  tree · context · dialect · sse · clock · text                      pure, synchronous
 //! ```
 //!
@@ -22,6 +22,7 @@ pub mod sse;
 pub mod text;
 pub mod tree;
 // Layer 1
+pub mod mcp;
 pub mod provider;
 pub mod store;
 pub mod tool;

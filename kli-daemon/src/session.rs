@@ -23,7 +23,7 @@ use sha2::Digest;
 use tokio::sync::watch;
 
 pub use handle::{Handle, Pending};
-pub use registry::{ForkMade, Registry, absolute, blocking, canonical, canonical_dir};
+pub use registry::{ForkMade, Registry, absolute, blocking, canonical, canonical_dir, mcp_settings};
 
 use crate::agent::RetrySettings;
 use crate::clock::Clock;

@@ -1,6 +1,6 @@
 //! Tools: what a model may ask to be done.
 //!
-//! Built-in, client-registered and (later) MCP tools are the same to the agent: a [`ToolSpec`], and a call that
+//! Built-in, client-registered and MCP tools are the same to the agent: a [`ToolSpec`], and a call that
 //! ends in a [`ToolOutput`]. A failure is an output with `is_error`, never a lost panic.
 
 use std::collections::BTreeMap;
@@ -30,7 +30,7 @@ pub mod policy;
 pub mod process;
 mod read;
 pub mod sandbox;
-mod shell;
+pub(crate) mod shell;
 #[cfg(test)]
 mod testing;
 mod walk;

@@ -82,6 +82,9 @@ pub struct NewSession {
     /// A name for the session
     #[arg(short, long)]
     pub name: Option<String>,
+    /// MCP servers whose tools the session has, as .mcp.json names them; the daemon starts them
+    #[arg(long, value_name = "FILE")]
+    pub mcp_config: Option<PathBuf>,
 }
 
 #[derive(Debug, Subcommand)]
@@ -315,10 +318,11 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Args, clap::Err
         let text = "-p is a command of its own; it takes no subcommand (a prompt of several words needs quotes)";
         return Err(Args::command().error(clap::error::ErrorKind::ArgumentConflict, text));
     }
-    let NewSession { model, mode, name } = &parsed.run.new;
-    if parsed.command.is_some() && (parsed.run.go_on || model.is_some() || mode.is_some() || name.is_some()) {
-        let text = "--continue, --model, --mode and --name in front of a command are of no use; where it has such an \
-                    option, that comes behind the command";
+    let NewSession { model, mode, name, mcp_config } = &parsed.run.new;
+    let is_new_told = model.is_some() || mode.is_some() || name.is_some() || mcp_config.is_some();
+    if parsed.command.is_some() && (parsed.run.go_on || is_new_told) {
+        let text = "--continue, --model, --mode, --name and --mcp-config in front of a command are of no use; where it \
+                    has such an option, that comes behind the command";
         return Err(Args::command().error(clap::error::ErrorKind::ArgumentConflict, text));
     }
     Ok(parsed)

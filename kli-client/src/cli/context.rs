@@ -25,6 +25,12 @@ pub fn connector(global: &Global) -> anyhow::Result<Connector> {
     Ok(connector.named("kli", env!("CARGO_PKG_VERSION")))
 }
 
+/// What a file says of MCP servers; the daemon looks whether it is right.
+fn servers(file: &Path) -> anyhow::Result<serde_json::Value> {
+    let text = std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
+    serde_json::from_str(&text).with_context(|| format!("{} is no JSON", file.display()))
+}
+
 impl Context {
     pub async fn connect(global: Global) -> anyhow::Result<Context> {
         let client = Client::connect(connector(&global)?).await?;
@@ -62,9 +68,22 @@ impl Context {
             model_id,
             mode: new.mode.map(Into::into),
             name: new.name.clone(),
+            mcp_servers: new.mcp_config.as_deref().map(servers).transpose()?,
             ..Default::default()
         };
         Ok(self.client.call::<api::CreateSession>(params).await?)
+    }
+
+    /// Gives a session that is there the servers that the command line names.
+    pub async fn give_servers(&self, session_id: &str, new: &NewSession) -> anyhow::Result<()> {
+        let Some(file) = &new.mcp_config else { return Ok(()) };
+        let params = api::OpenSessionParams {
+            session_id: Some(session_id.to_owned()),
+            mcp_servers: Some(servers(file)?),
+            ..Default::default()
+        };
+        self.client.call::<api::OpenSession>(params).await?;
+        Ok(())
     }
 
     /// A session in which nothing came to be (the model has no key, say, or nobody said anything) is not left among

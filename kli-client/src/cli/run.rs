@@ -63,7 +63,7 @@ struct Chosen {
 }
 
 async fn session(context: &Context, run: &Run) -> anyhow::Result<Chosen> {
-    let NewSession { model, mode, name } = &run.new;
+    let NewSession { model, mode, name, .. } = &run.new;
     let existing = match (&context.global.session, run.go_on) {
         (Some(_), _) => Some(context.session(None).await?),
         (None, true) => context.last().await?.map(|info| info.session_id),
@@ -73,6 +73,7 @@ async fn session(context: &Context, run: &Run) -> anyhow::Result<Chosen> {
         let session_id = context.create(&run.new).await?.session_id;
         return Ok(Chosen { session_id, model: None, is_new: true });
     };
+    context.give_servers(&session_id, &run.new).await?;
     if let Some(mode) = mode {
         let params = api::SetModeParams { session_id: session_id.clone(), mode: (*mode).into() };
         context.client.call::<api::SetMode>(params).await?;

@@ -121,10 +121,12 @@ impl Service for Context {
     ) -> BoxFuture<'static, Result<Feed, ApiError>> {
         let registry = self.registry.clone();
         async move {
+            let mut taken: Vec<_> = registry.deps.tools.iter().map(|tool| tool.spec().name.clone()).collect();
             if let Some(session) = &params.session_id {
-                params.session_id = Some(registry.find(session).await?.id.to_string());
+                let handle = registry.find(session).await?;
+                params.session_id = Some(handle.id.to_string());
+                taken.extend(handle.ask(|actor| actor.server_tools()).await?);
             }
-            let taken: Vec<_> = registry.deps.tools.iter().map(|tool| tool.spec().name.clone()).collect();
             registry.deps.client_tools.register(params, &taken)
         }
         .boxed()

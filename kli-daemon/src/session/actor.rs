@@ -14,6 +14,7 @@ mod navigate;
 mod partial;
 mod prompts;
 mod runs;
+mod servers;
 mod shell;
 mod state;
 mod write;
@@ -41,6 +42,7 @@ use super::handle::{Door, Handle, MAILBOX};
 use super::hub::Hub;
 use super::{Deps, Settings};
 use crate::compaction::Auto;
+use crate::mcp;
 use crate::store::events::EventLog;
 use crate::store::{Ix, Log};
 use crate::tool::jobs::Jobs;
@@ -82,6 +84,7 @@ pub struct Actor {
     mode: Mode,
     /// For this session's tools; never written.
     env: Arc<BTreeMap<String, String>>,
+    mcp: mcp::Servers,
     jobs: Arc<Jobs>,
     queue: prompts::Waiting,
     run: Option<runs::Run>,
@@ -142,6 +145,7 @@ pub(super) fn spawn(log: Arc<Log>, deps: Arc<Deps>, opening: Opening, kept: Kept
         branch: BranchSettings::default(),
         mode: Mode::default(),
         env: kept.env,
+        mcp: mcp::Servers::default(),
         jobs: kept.jobs,
         queue: prompts::Waiting::default(),
         run: None,
@@ -160,6 +164,7 @@ pub(super) fn spawn(log: Arc<Log>, deps: Arc<Deps>, opening: Opening, kept: Kept
     };
     actor.mode = actor.mode_said();
     actor.refresh_branch();
+    actor.start_servers(kept.mcp);
     // Boxed, since a future that takes it by value has room for it twice.
     tokio::spawn(Box::new(actor).live(inbox));
     Handle { id, log, hub, status: watched, mailbox, door, used: Arc::new(AtomicBool::new(true)) }
@@ -176,11 +181,11 @@ impl Actor {
                 }
                 Message::Unload(reply) if self.can_be_unloaded() => {
                     self.sync().await;
-                    let _ = reply.send(Box::new(self.into_kept()));
+                    let _ = reply.send(Box::new(self.into_kept().await));
                     return;
                 }
                 Message::Reopen(reply) if self.is_quiet() && self.queue.is_empty() && self.stopping.is_none() => {
-                    let _ = reply.send(Box::new(self.into_kept()));
+                    let _ = reply.send(Box::new(self.into_kept().await));
                     return;
                 }
                 Message::Unload(_) | Message::Reopen(_) => {}
@@ -189,6 +194,7 @@ impl Actor {
                 break;
             }
         }
+        self.mcp.shutdown().await;
         self.jobs.shutdown().await;
         self.sync().await;
         if let Some(done) = self.stopping.take() {

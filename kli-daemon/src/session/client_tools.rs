@@ -53,7 +53,7 @@ impl ClientTools {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Offers tools until the feed is dropped. `taken`: names of built-in tools.
+    /// Offers tools until the feed is dropped. `taken`: names of built-in tools and of the session's MCP servers.
     pub fn register(
         self: &Arc<Self>,
         params: RegisterToolsParams,
@@ -141,7 +141,7 @@ fn check(tools: &[ClientTool], taken: &[String]) -> Result<(), ApiError> {
             return fault(format!("the name {name:?} is not of 1 to 64 letters, digits, _ and -"));
         }
         if taken.contains(name) {
-            return fault(format!("{name} is a built-in tool; choose another name"));
+            return fault(format!("{name} is a tool already, built in or of an MCP server; choose another name"));
         }
         if tools.iter().take(index).any(|other| other.name == *name) {
             return fault(format!("{name} is named twice"));

@@ -4,7 +4,7 @@
 mod lists;
 mod unload;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,11 +13,13 @@ use kli_protocol::api::{
     CreateSessionParams, Event, EventBody, ImportSessionParams, ModelRef, SessionCounts, SessionInfo, Status,
 };
 use kli_protocol::{ApiError, ErrorKind};
+use serde_json::Value;
 use tokio::sync::{OnceCell, oneshot};
 
 use super::actor::{self, ForkOrder, ForkPoint, Kept, Message, Opening};
 use super::handle::Handle;
 use super::{Deps, api_error, info};
+use crate::mcp;
 use crate::store::{Import, LastUsed, Log, NewSession, StoreError};
 
 type Slot = Arc<OnceCell<Handle>>;
@@ -137,7 +139,7 @@ impl Registry {
         self.refuse_when_stopping()?;
         slot.get_or_try_init(|| async {
             let log = blocking(open).await?.map_err(api_error)?;
-            let kept = self.unloaded.take(&log.facts().id).unwrap_or_else(|| Kept::new(BTreeMap::new()));
+            let kept = self.unloaded.take(&log.facts().id).unwrap_or_else(Kept::fresh);
             Ok(self.spawn(log, Opening::default(), kept))
         })
         .await
@@ -146,10 +148,10 @@ impl Registry {
     }
 
     /// Gives a new log its actor, and tells everybody of the new session.
-    async fn adopt(&self, log: Arc<Log>, opening: Opening, env: BTreeMap<String, String>) -> Result<Handle, ApiError> {
+    async fn adopt(&self, log: Arc<Log>, opening: Opening, kept: Kept) -> Result<Handle, ApiError> {
         self.refuse_when_stopping()?;
         let id = log.facts().id;
-        let handle = self.spawn(log, opening, Kept::new(env));
+        let handle = self.spawn(log, opening, kept);
         let slot = Slot::default();
         let _ = slot.set(handle.clone());
         self.map().insert(id, slot);
@@ -174,6 +176,7 @@ impl Registry {
 
     pub async fn create(&self, params: CreateSessionParams) -> Result<SessionInfo, ApiError> {
         let work_dir = canonical_dir(&params.work_dir)?;
+        let kept = Kept::new(params.env.unwrap_or_default(), mcp_settings(params.mcp_servers.as_ref())?);
         let model = match (params.provider, params.model_id) {
             (Some(provider), Some(model_id)) => {
                 self.known_model(&provider, &model_id)?;
@@ -204,7 +207,7 @@ impl Registry {
         let store = self.deps.store.clone();
         let log = blocking(move || store.create(new)).await?.map_err(api_error)?;
         let opening = Opening { model, options, mode: params.mode, name };
-        let handle = self.adopt(log, opening, params.env.unwrap_or_default()).await?;
+        let handle = self.adopt(log, opening, kept).await?;
         self.announce(&handle).await
     }
 
@@ -252,7 +255,7 @@ impl Registry {
     pub async fn fork(&self, pending: super::Pending<Result<actor::Forked, ApiError>>) -> Result<ForkMade, ApiError> {
         let forked = pending.wait().await??;
         let (fresh, name) = (forked.opening.is_some(), forked.name);
-        let handle = self.adopt(forked.log, forked.opening.unwrap_or_default(), BTreeMap::new()).await?;
+        let handle = self.adopt(forked.log, forked.opening.unwrap_or_default(), Kept::fresh()).await?;
         let written =
             handle.ask(move |actor| if fresh { actor.write_opening() } else { actor.write_name(name) }).await?;
         if let Err(error) = written {
@@ -306,7 +309,7 @@ impl Registry {
         };
         let deps = self.deps.clone();
         let log = blocking(move || deps.store.import(import, deps.clock.as_ref())).await?.map_err(api_error)?;
-        let handle = self.adopt(log, Opening::default(), BTreeMap::new()).await?;
+        let handle = self.adopt(log, Opening::default(), Kept::fresh()).await?;
         self.announce(&handle).await
     }
 
@@ -406,6 +409,12 @@ impl Registry {
 /// One file may have several names: links to it lie in the session directory too.
 fn is_same_file(a: &Path, b: &Path) -> bool {
     a == b || a.canonicalize().is_ok_and(|a| b.canonicalize().is_ok_and(|b| a == b))
+}
+
+/// Servers as parameters give them.
+pub fn mcp_settings(given: Option<&Value>) -> Result<mcp::Settings, ApiError> {
+    let settings = given.map(mcp::Settings::parse).transpose();
+    Ok(settings.map_err(|says| ApiError::invalid_params(format!("mcpServers: {says}")))?.unwrap_or_default())
 }
 
 /// A path as parameters give it.

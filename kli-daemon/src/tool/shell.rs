@@ -221,7 +221,7 @@ pub(crate) fn spawn(command: &str, context: &ToolContext) -> Result<Process, Com
     Ok(Process { child, output, tree })
 }
 
-fn start(mut shell: Command) -> Result<Child, CommandError> {
+pub(crate) fn start(mut shell: Command) -> Result<Child, CommandError> {
     // A session of its own: no terminal to ask on (opening /dev/tty fails at once), and one group to signal.
     // SAFETY: between fork and exec only async-signal-safe functions may be called; setsid is one, and nothing
     // else is called or allocated here.
@@ -238,7 +238,7 @@ fn start(mut shell: Command) -> Result<Child, CommandError> {
 }
 
 /// What `Command` would refuse, or the marker, which is not a session's to set.
-fn is_variable(name: &str, value: &str) -> bool {
+pub(crate) fn is_variable(name: &str, value: &str) -> bool {
     !name.is_empty() && !name.contains(['=', '\0']) && !value.contains('\0') && name != MARKER
 }
 

@@ -185,6 +185,10 @@ pub struct CreateSessionParams {
     /// For this session's tools, over the daemon's own; never written.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub env: Option<BTreeMap<String, String>>,
+    /// MCP servers for this session, as `.mcp.json` has them: an object of `{type?: "stdio", command, args?, env?,
+    /// cwd?}` and `{type: "http", url, headers?}` by name, at most 64, or `{"mcpServers": …}` around it; `${NAME}` and
+    /// `${NAME:-default}` stand for variables. Kept in memory only. Their tools are `mcp__<server>__<tool>` and come
+    /// with the next request after the server is ready; what is wrong with one is a warning of kind `mcpServer`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mcp_servers: Option<Value>,
 }
@@ -212,6 +216,7 @@ pub struct OpenSessionParams {
     pub rebind: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub env: Option<BTreeMap<String, String>>,
+    /// As of `createSession`; they replace those that the session has.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mcp_servers: Option<Value>,
 }

@@ -67,6 +67,7 @@ impl Repl {
 
     /// What the command line wants of a session that is there already.
     pub(super) async fn apply(&mut self, run: &Run) -> anyhow::Result<()> {
+        self.context.give_servers(&self.session_id, &run.new).await?;
         if let Some(model) = &run.new.model {
             self.command("/model", model).await?;
         }

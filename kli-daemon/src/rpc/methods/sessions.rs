@@ -5,8 +5,6 @@ use std::collections::BTreeMap;
 use kli_protocol::ApiError;
 use kli_protocol::api::{self, Empty, ExportSessionResult, OpenSessionParams, SessionInfo};
 
-use serde_json::Value;
-
 use super::{Context, look};
 use crate::rpc::{Caller, Module, register};
 use crate::session;
@@ -14,7 +12,6 @@ use crate::store::Export;
 
 pub(super) fn register_all(module: &mut Module<Context>) {
     register::<api::CreateSession, _, _>(module, |context, _, params| async move {
-        unsupported_servers(params.mcp_servers.as_ref())?;
         check_env(params.env.as_ref())?;
         context.registry.create(params).await
     });
@@ -79,7 +76,7 @@ pub(super) fn register_all(module: &mut Module<Context>) {
 }
 
 async fn open(context: &Context, caller: &Caller, params: OpenSessionParams) -> Result<SessionInfo, ApiError> {
-    unsupported_servers(params.mcp_servers.as_ref())?;
+    let servers = session::mcp_settings(params.mcp_servers.as_ref())?;
     check_env(params.env.as_ref())?;
     let rebind = params.rebind.as_deref().map(session::canonical_dir).transpose()?;
     let handle = match (&params.session_id, &params.path) {
@@ -96,6 +93,9 @@ async fn open(context: &Context, caller: &Caller, params: OpenSessionParams) -> 
             if let Some(env) = params.env {
                 actor.set_env(env);
             }
+            if params.mcp_servers.is_some() {
+                actor.set_servers(servers);
+            }
             Ok::<_, ApiError>(())
         })
         .await?;
@@ -111,15 +111,5 @@ fn check_env(env: Option<&BTreeMap<String, String>>) -> Result<(), ApiError> {
     match env.into_iter().flatten().find(odd) {
         Some((name, _)) => Err(ApiError::invalid_params(format!("env: {name:?} cannot be set: no `=` and no NUL"))),
         None => Ok(()),
-    }
-}
-
-/// An editor that always sends its list may send an empty one.
-fn unsupported_servers(given: Option<&Value>) -> Result<(), ApiError> {
-    let servers = given.map(|value| value.get("mcpServers").unwrap_or(value));
-    match servers.and_then(Value::as_object) {
-        None if servers.is_none() => Ok(()),
-        Some(servers) if servers.is_empty() => Ok(()),
-        _ => Err(ApiError::invalid_params("mcpServers: this version has no MCP client yet; leave it out")),
     }
 }

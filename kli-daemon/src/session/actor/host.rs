@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use futures_util::future::BoxFuture;
+use futures_util::future::{BoxFuture, FutureExt as _};
 use kli_protocol::ApiError;
 use kli_protocol::api::{CompactResult, CompactionReason, EventBody, RunErrorKind};
 use kli_protocol::record::{AssistantMessage, ToolResultMessage};
@@ -43,6 +43,8 @@ pub(super) struct ActorHost {
     cache: Arc<Mutex<Cache>>,
     /// The last turn on its way to the disk. A mutex for the sake of `&self`; only the run looks at it.
     syncing: Mutex<Option<BoxFuture<'static, crate::store::Result<()>>>>,
+    /// Until the first turn: servers that may just be starting. A mutex for the sake of `&self`.
+    servers: Mutex<Option<BoxFuture<'static, ()>>>,
 }
 
 /// Where tools work.
@@ -80,6 +82,7 @@ impl ActorHost {
             scene: Mutex::default(),
             cache: actor.cache.clone(),
             syncing: Mutex::default(),
+            servers: Mutex::new((!actor.mcp.settings().is_empty()).then(|| actor.mcp.settled().boxed())),
         }
     }
 
@@ -169,6 +172,10 @@ fn store_failure(error: &ApiError) -> HostFailure {
 
 impl RunHost for ActorHost {
     async fn begin_turn(&self) -> Result<Turn, HostFailure> {
+        let starting = self.servers.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(settled) = starting {
+            self.cancel.run_until_cancelled(settled).await;
+        }
         let plan = self.ask(|actor| actor.plan_turn()).await??;
         self.turn_that_fits(plan).await
     }

@@ -86,7 +86,12 @@ impl Actor {
 
     fn tools(&self) -> Vec<Arc<dyn Tool>> {
         let mut tools = self.deps.tools.clone();
-        tools.extend(self.deps.client_tools.of_session(&self.id, &self.deps.clock));
+        tools.extend(self.mcp.tools());
+        // One that was registered before a server came with the same name.
+        let clients = self.deps.client_tools.of_session(&self.id, &self.deps.clock);
+        let is_free = |tool: &Arc<dyn Tool>| tools.iter().all(|other| other.spec().name != tool.spec().name);
+        let clients: Vec<_> = clients.into_iter().filter(is_free).collect();
+        tools.extend(clients);
         tools
     }
 

@@ -10,6 +10,7 @@ use super::Actor;
 use super::approvals::Approvals;
 use super::prompts::Keys;
 use crate::compaction::Auto;
+use crate::mcp;
 use crate::session::handle::Door;
 use crate::session::hub::Hub;
 use crate::tool::jobs::Jobs;
@@ -17,6 +18,8 @@ use crate::tool::jobs::Jobs;
 /// Handed from a session's actor to the next one.
 pub struct Kept {
     pub(super) env: Arc<BTreeMap<String, String>>,
+    /// Its servers ended with it and start anew.
+    pub(super) mcp: mcp::Settings,
     pub(super) door: Option<Arc<Door>>,
     /// None: not opened before by this daemon.
     pub(super) hub: Option<Arc<Hub>>,
@@ -30,10 +33,16 @@ pub struct Kept {
 }
 
 impl Kept {
+    /// Of one for which nobody said more.
+    pub fn fresh() -> Kept {
+        Kept::new(BTreeMap::new(), mcp::Settings::default())
+    }
+
     /// Of a session that is opened for the first time.
-    pub fn new(env: BTreeMap<String, String>) -> Kept {
+    pub fn new(env: BTreeMap<String, String>, mcp: mcp::Settings) -> Kept {
         Kept {
             env: Arc::new(env),
+            mcp,
             door: None,
             hub: None,
             auto: None,
@@ -69,10 +78,12 @@ impl Actor {
         self.is_quiet() && self.queue.is_empty() && self.stopping.is_none() && self.log.can_be_reopened()
     }
 
-    pub(super) fn into_kept(self) -> Kept {
+    pub(super) async fn into_kept(mut self: Box<Self>) -> Kept {
         self.hub.shrink();
+        self.mcp.shutdown().await;
         Kept {
             env: self.env,
+            mcp: self.mcp.settings().clone(),
             door: Some(self.door),
             hub: Some(self.hub),
             auto: Some(self.auto),

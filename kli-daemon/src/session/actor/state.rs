@@ -44,6 +44,7 @@ impl Actor {
     pub fn info(&self) -> SessionInfo {
         let mut info = info::session_info(self.log.facts_now(), *self.status.borrow());
         info.warnings.extend(self.project_warning());
+        info.warnings.extend(self.mcp.warnings());
         info
     }
 
