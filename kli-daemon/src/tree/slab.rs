@@ -5,6 +5,8 @@ use memmap2::MmapMut;
 
 /// From so many bytes on, memory is taken in large pages: a million rows would be 16,000 page faults.
 const LARGE: usize = 4 << 20;
+/// And up to here where items are put anywhere in it: a few in a table that was made too large would take all of it.
+const SCATTERED: usize = 32 << 20;
 
 pub struct Slab<T: Pod> {
     /// A file's bytes, whose changes stay in memory, or memory for what is to come; a whole number of items.
@@ -50,7 +52,7 @@ impl<T: Pod> Slab<T> {
 
     /// So many items of zeros.
     pub fn zeroed(count: usize) -> Slab<T> {
-        match Self::room(count) {
+        match Self::room(count).filter(|room| room.len() <= SCATTERED) {
             Some(room) => Slab { mapped: Some(room), count, grown: Vec::new() },
             None => Slab::from(vec![T::zeroed(); count]),
         }
