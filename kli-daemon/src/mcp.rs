@@ -10,6 +10,7 @@ mod names;
 mod server;
 mod settings;
 mod tool;
+mod watched;
 
 use std::collections::{BTreeMap, HashSet};
 use std::path::PathBuf;

@@ -166,6 +166,24 @@ fn a_server_that_cannot_be_had_is_told_of() {
     }
 }
 
+/// Whatever a server answers, the call ends, and the conversation is one that providers take.
+#[test]
+fn odd_answers_end_the_call() {
+    let tools = ["image", "odd", "huge", "none", "broken", "wrong", "run"];
+    let calls =
+        tools.iter().enumerate().map(|(n, tool)| Reply::call(&format!("c{n}"), &format!("mcp__s__{tool}"), json!({})));
+    let p = Place::with(calls.chain([Reply::text("done")]));
+    let (s, _) = server(p.work_dir.path(), "s", &tools, &[]);
+    let mut session = session(&p, json!({ "s": s }));
+    session.ask("go");
+    assert_eq!(p.server.requests().len(), tools.len() + 1);
+    let last = p.server.last();
+    for text in ["a picture", "after", "more than 16 MiB", "its data is damaged", "s did run"] {
+        assert!(last.says(text), "{text}: {:?}", last.texts());
+    }
+    p.server.assert_valid();
+}
+
 /// F190: an abort ends a call at once and reaches the server.
 #[test]
 fn a_call_that_never_answers_is_aborted() {

@@ -24,6 +24,7 @@ use tokio_util::sync::CancellationToken;
 use super::Scene;
 use super::settings::Resolved;
 use super::tool::McpTool;
+use super::watched::Watched;
 use crate::text;
 use crate::tool::process::{MARKER, Tree};
 use crate::tool::{CommandError, Tool, shell};
@@ -41,6 +42,7 @@ const STEADY: Duration = Duration::from_secs(300);
 const MOST_TOOLS: usize = 512;
 /// Of what a program says on stderr, what an error shows.
 const LAST_WORDS: usize = 500;
+const CLOSED: &str = "it closed the connection";
 const CONNECT: Duration = Duration::from_secs(20);
 
 /// A server and its task.
@@ -57,6 +59,8 @@ pub(super) struct Shared {
     state: Mutex<State>,
     /// It has come, or failed.
     settled: CancellationToken,
+    /// Told when a message of it was too long.
+    pub dropped: Arc<Notify>,
 }
 
 #[derive(Default)]
@@ -72,7 +76,12 @@ struct State {
 
 impl Server {
     pub fn start(name: String, address: Result<Resolved, String>, scene: Arc<Scene>) -> Server {
-        let shared = Arc::new(Shared { name, state: Mutex::default(), settled: CancellationToken::new() });
+        let shared = Arc::new(Shared {
+            name,
+            state: Mutex::default(),
+            settled: CancellationToken::new(),
+            dropped: Arc::default(),
+        });
         let cancel = CancellationToken::new();
         let life = Life { shared: shared.clone(), scene, cancel: cancel.clone() };
         let task = tokio::spawn(async move {
@@ -208,13 +217,13 @@ impl Life {
             return End::Never("its pipes are gone".into());
         };
         let words = tokio::spawn(last_words(stderr, self.shared.name.clone()));
-        let end = self.talk(AsyncRwTransport::new(output, input)).await;
+        let end = self.talk(AsyncRwTransport::new(Watched::new(output, self.shared.dropped.clone()), input)).await;
         // Its input is closed by now: a well-behaved one ends.
         let exited = tokio::time::timeout(GRACE, child.wait()).await.ok().and_then(Result::ok);
         shell::end(&mut Some(child), tree).await;
         let words = tokio::time::timeout(GRACE, words).await.ok().and_then(Result::ok).unwrap_or_default();
         let with_words = |reason: String| {
-            let reason = match exited {
+            let reason = match exited.filter(|status| reason == CLOSED || !status.success()) {
                 Some(status) => format!("it ended with exit code {}", shell::exit_code(status)),
                 None => reason,
             };
@@ -298,7 +307,7 @@ impl Life {
                     let _ = tokio::time::timeout(GRACE, ended).await;
                     return End::Told;
                 }
-                _ = &mut ended => return End::Lost("it closed the connection".into()),
+                _ = &mut ended => return End::Lost(CLOSED.into()),
                 () = changed.notified() => self.list(&peer).await,
             };
             match listed {
@@ -373,6 +382,7 @@ struct Started {
 fn no_greeting(error: &ClientInitializeError) -> String {
     match error {
         ClientInitializeError::TransportError { error, .. } => in_full(error.error.as_ref()),
+        ClientInitializeError::ConnectionClosed(_) => CLOSED.to_owned(),
         ClientInitializeError::JsonRpcError(error) => format!("it answered {:?}", error.message),
         error => format!("it did not greet: {error}"),
     }

@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 
 use super::names;
 use super::server::Shared;
+use super::watched::LONGEST;
 use crate::text::{self, Limits};
 use crate::tool::{Arguments, Effect, Outline, Tool, ToolContext, ToolOutput, ToolSpec};
 
@@ -76,6 +77,11 @@ impl Tool for McpTool {
                 Err(error) => return ToolOutput::error(format!("The MCP server {server} takes no calls: {error}.")),
             };
             let (reason, output) = tokio::select! {
+                // It may be another call's: nobody can tell.
+                () = self.server.dropped.notified() => ("dropped", ToolOutput::error(format!(
+                    "The MCP server {server} sent a message of more than {}, which was dropped. Ask it for less.",
+                    text::size(LONGEST as u64)
+                ))),
                 answer = &mut call.rx => return self.output(answer.ok(), context.images),
                 () = context.cancel.cancelled() => ("aborted", ToolOutput::error("Aborted by the user.")),
                 () = tokio::time::sleep(ANSWER_TIME) => ("timeout", ToolOutput::error(format!(
@@ -96,7 +102,11 @@ impl McpTool {
         let server = &self.server.name;
         match answer {
             Some(Ok(ServerResult::CallToolResult(result))) => output(result, images),
-            Some(Ok(_)) => ToolOutput::error(format!("The MCP server {server} answered with something else.")),
+            // Not quite what a result should be; what can be read of it is.
+            Some(Ok(other)) => match serde_json::to_value(other).ok().and_then(lenient) {
+                Some(result) => output(result, images),
+                None => ToolOutput::error(format!("The MCP server {server} answered with what is no result.")),
+            },
             Some(Err(rmcp::ServiceError::McpError(error))) => ToolOutput::error(error.message.into_owned()),
             Some(Err(rmcp::ServiceError::TransportClosed)) | None => {
                 ToolOutput::error(format!("The MCP server {server} ended before it answered."))
@@ -104,6 +114,25 @@ impl McpTool {
             Some(Err(error)) => ToolOutput::error(format!("The call to the MCP server {server} failed: {error}.")),
         }
     }
+}
+
+/// A result some of whose content is of no kind that is known.
+fn lenient(mut answer: Value) -> Option<CallToolResult> {
+    let fields = answer.as_object_mut()?;
+    let content = match fields.remove("content") {
+        None => vec![],
+        Some(Value::Array(content)) => content,
+        Some(Value::String(text)) => vec![json!({ "type": "text", "text": text })],
+        Some(_) => return None,
+    };
+    let known = |block: Value| match serde_json::from_value(block) {
+        Ok(block) => block,
+        Err(_) => ContentBlock::text("[Content of a kind that this version does not know.]"),
+    };
+    let mut result = CallToolResult::success(content.into_iter().map(known).collect());
+    result.structured_content = fields.remove("structuredContent");
+    result.is_error = fields.get("isError").and_then(Value::as_bool);
+    Some(result)
 }
 
 fn output(result: CallToolResult, images: bool) -> ToolOutput {

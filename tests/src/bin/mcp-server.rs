@@ -3,7 +3,8 @@
 //! - `--label TEXT`  names it in answers
 //! - `--tool NAME`   offers a tool (any number of them); by name some are special: `hang` never answers, `die` ends the
 //!   server, `fail` is an error, `image` a picture, `long` a text of 200,000 bytes, `env` tells `$MCP_TEST` and the
-//!   directory, `more` adds a tool and says that the list has changed
+//!   directory, `more` adds a tool and says that the list has changed; `odd`, `huge`, `none`, `broken` and `wrong` answer
+//!   what no server should
 //! - `--gate FILE`   answers nothing until the file is there
 //! - `--log FILE`    appends each message that it gets, and its process id first
 //! - `--stubborn`    goes on when its input ends, with a child
@@ -100,6 +101,11 @@ impl Server {
                     { "type": "text", "text": "a picture" },
                     { "type": "image", "mimeType": "image/png", "data": PICTURE },
                 ] }),
+                "odd" => json!({ "content": [{ "type": "hologram", "x": 1 }, { "type": "text", "text": "after" }] }),
+                "huge" => json!({ "content": [{ "type": "text", "text": "y".repeat(20 << 20) }] }),
+                "none" => json!({}),
+                "broken" => json!({ "content": [{ "type": "image", "mimeType": "image/png", "data": "!!" }] }),
+                "wrong" => json!({ "content": "text" }),
                 "env" => {
                     let dir = std::env::current_dir().unwrap();
                     let text = format!("{:?} {}", std::env::var("MCP_TEST"), dir.display());
