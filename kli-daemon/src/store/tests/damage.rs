@@ -101,6 +101,33 @@ fn damage_costs_no_more_than_the_damaged_line() {
     super::damage::check("bad UTF-8", &latin, "u1 a1 u2", "badLine");
 }
 
+/// The last label in file order counts, wherever its entry lies.
+#[test]
+fn a_label_may_lie_before_its_entry() {
+    let mark = |id: &str, label: &str| {
+        format!(
+            r#"{{"type":"label","id":"{id}","parentId":"u1","timestamp":"2026-01-01T00:00:02.000Z","targetId":"a1","label":"{label}"}}"#
+        )
+    };
+    let (u1, a1) = (entry("u1", ""), entry("a1", "u1"));
+    let cases = [
+        (vec![&u1, &mark("l1", "early"), &a1], Some("early")),
+        (vec![&mark("l1", "early"), &mark("l2", "later"), &u1, &a1], Some("later")),
+        (vec![&u1, &mark("l1", "early"), &a1, &mark("l2", "later")], Some("later")),
+        (vec![&u1, &mark("l1", "early"), &mark("l2", ""), &a1], None),
+    ]
+    .map(|(lines, right)| (lines.into_iter().cloned().collect::<Vec<String>>(), right));
+    for (lines, right) in cases {
+        let text = format!("{HEADER}\n{}\n", lines.join("\n"));
+        let (log, rig) = check("label first", text.as_bytes(), "u1 a1", "");
+        let a1 = log.find("a1").unwrap();
+        assert_eq!(log.label(a1).as_deref(), right, "{text}");
+        let fork = rig.fork(&log, a1, "f");
+        assert_eq!(fork.label(a1).as_deref(), right, "{text}");
+        assert_eq!(fork.labels().len(), usize::from(right.is_some()), "{text}");
+    }
+}
+
 /// Of files that are no sessions: refused with a reason, listed, never touched.
 #[test]
 fn files_without_header_are_refused_and_left_alone() {
