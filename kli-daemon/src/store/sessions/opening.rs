@@ -236,8 +236,7 @@ impl Store {
         state.indexed = index.len();
         state.index = index;
         state.progress = progress;
-        state.warnings.list.extend(warnings.list);
-        state.warnings.more += warnings.more;
+        state.warnings.set_lines(warnings);
         true
     }
 }

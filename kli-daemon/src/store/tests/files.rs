@@ -459,6 +459,50 @@ fn the_index_of_a_large_file_decides_nothing() {
     assert_eq!(log.records_after(None).count(), 41);
 }
 
+/// What is odd about a large file is told once, in the same words whether its index was there, and no longer than it
+/// is so.
+#[test]
+fn the_warnings_of_a_large_file_do_not_come_from_its_index() {
+    let entry = |id: &str, parent: &str, len: usize| {
+        format!(
+            r#"{{"type":"message","id":"{id}","parentId":"{parent}","timestamp":"t","message":{{"role":"user","content":"{}"}}}}"#,
+            "x".repeat(len)
+        )
+    };
+    let mut rig = Rig::file();
+    let path = rig.path().join("x_s.jsonl");
+    let header =
+        r#"{"type":"session","version":3,"id":"s","timestamp":"t","cwd":"/tmp/w","parentSession":"/nowhere/x.jsonl"}"#;
+    let lines = [header, &entry("a", "later", 0), "garbage", &entry("c1", "c2", 0), &entry("b", "gone", 2 << 20)];
+    std::fs::write(&path, lines.join("\n") + "\n").unwrap();
+    let told = |log: &Log| log.facts().warnings.into_iter().map(|w| (w.kind, w.offset)).collect::<Vec<_>>();
+    let check = |rig: &mut Rig, log: Arc<Log>, right: &str| {
+        let log = rig.reopened(log);
+        let scanned = told(&log);
+        assert_eq!(kinds(&log).join(" "), right);
+        let log = rig.reopened(log);
+        assert!(log.read().from_idx);
+        assert_eq!(told(&log), scanned, "with its index");
+        log
+    };
+    let log = rig.store.open("s").unwrap();
+    let log = check(&mut rig, log, "parentSession badLine missingParent missingParent missingParent");
+    // Another program goes on, and brings two of the parents: one of them makes a circle.
+    let mut file = std::fs::OpenOptions::new().append(true).open(&path).unwrap();
+    let more = [entry("later", "b", 0), entry("c2", "c1", 0)].join("\n") + "\n";
+    std::io::Write::write_all(&mut file, more.as_bytes()).unwrap();
+    put(&log, "d", None, user("x"));
+    assert_eq!(kinds(&log).join(" "), "parentSession badLine missingParent cycle fileGrew");
+    let log = check(&mut rig, log, "parentSession badLine missingParent cycle");
+    // A body that is not what the index says: what the lines say is told anew, not once more.
+    let text = std::fs::read_to_string(&path).unwrap();
+    let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&file, b"y", text.find("xxx").unwrap() as u64).unwrap();
+    log.record(log.find("b").unwrap()).unwrap();
+    assert!(!log.read().from_idx);
+    assert_eq!(kinds(&log).join(" "), "parentSession badLine cycle missingParent");
+}
+
 /// What a daemon must not do at the same time as another one: only one of two owners of a file gets it.
 #[test]
 fn of_twenty_that_open_a_file_at_once_one_has_it() {
