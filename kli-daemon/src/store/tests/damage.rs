@@ -236,7 +236,15 @@ fn a_base_that_is_missing_or_goes_in_a_circle_heals() {
     // What is missing further down is missing too.
     write(&rig, "d1", &fork("d1", "nowhere", "y0"), &[entry("y1", "y0")]);
     write(&rig, "d2", &fork("d2", "d1", "y1"), &[entry("y2", "y1")]);
-    check(&rig, "d2", "y1 y2", false);
+    let d2 = check(&rig, "d2", "y1 y2", false);
+    // Back again, while one between is still open without it.
+    let d1 = check(&rig, "d1", "y1", false);
+    write(&rig, "nowhere", &HEADER.replace("\"s\"", "\"nowhere\""), &[entry("y0", "")]);
+    rig.store.forget(&d2);
+    check(&rig, "d2", "y0 y1 y2", true);
+    assert_eq!(branch(&d1), "y1");
+    rig.store.forget(&d1);
+    check(&rig, "d1", "y0 y1", true);
 }
 
 /// The cut may come anywhere: the last record is lost or whole, nothing else changes.
