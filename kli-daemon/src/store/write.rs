@@ -122,6 +122,11 @@ impl Log {
         if size < known {
             return Err(self.lost(place, self.shrunk(place, size)));
         }
+        if self.read().progress.tail == Tail::Unclosed && self.goes_on(place)? {
+            // It is no record any more, and its row cannot be taken back.
+            let path = place.path.as_deref().unwrap_or(Path::new(&self.id)).display();
+            return Err(self.lost(place, format!("another program went on with the last line of {path}")));
+        }
         let mut state = self.write();
         let state = &mut *state;
         let source = Source { medium: &*place.medium, path: place.path.as_deref(), shape: state.shape };
@@ -138,6 +143,21 @@ impl Log {
         );
         writer.taken_in.extend(taken);
         Ok(())
+    }
+
+    /// Whether more than white space follows in the last line, which had no LF.
+    fn goes_on(&self, place: &Placed) -> Result<bool> {
+        let mut at = self.read().progress.covered;
+        let mut bytes = [0; 4096];
+        loop {
+            let n = place.medium.read_at(at, &mut bytes).map_err(|source| self.failed("read", source))?;
+            let read = bytes.get(..n).unwrap_or_default();
+            match read.iter().find(|b| **b == b'\n' || !b.is_ascii_whitespace()) {
+                Some(byte) => return Ok(*byte != b'\n'),
+                None if n < bytes.len() => return Ok(false),
+                None => at += n as u64,
+            }
+        }
     }
 
     fn settle_from(&self, state: &mut State, first: u32, path: Option<&Path>) {

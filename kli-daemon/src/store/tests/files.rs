@@ -80,6 +80,45 @@ fn what_another_program_appended_is_taken_in() {
     assert_eq!(picture(&log), before);
 }
 
+/// A whole record without LF, on whose line another program goes on: what is seen is what a later opening sees.
+#[test]
+fn a_last_line_that_another_program_goes_on_with_is_noticed() {
+    let more = "{\"type\":\"custom\",\"id\":\"f1\",\"parentId\":\"u1\",\"timestamp\":\"t\"}\n";
+    let cases = [
+        (more.to_owned(), false),
+        (format!(" {more}"), false),
+        (format!("\n{more}"), true),
+        (format!(" \r\n{more}"), true),
+    ];
+    for (more, is_fine) in cases {
+        let rig = Rig::file();
+        let log = rig.create("s1");
+        put(&log, "u0", None, user("zero"));
+        put(&log, "u1", Some("u0"), user("one"));
+        let path = log.path().unwrap();
+        let text = std::fs::read_to_string(&path).unwrap();
+        rig.store.forget(&log);
+        std::fs::write(&path, text.trim_end()).unwrap();
+        let log = rig.store.open("s1").unwrap();
+        let whole = text.trim_end().to_owned() + &more;
+        std::fs::write(&path, &whole).unwrap();
+        let appended = log.append(&[Record::new("a1", Some("u0".into()), "t", user("x"))]);
+        assert_eq!(appended.is_ok(), is_fine, "{more:?}");
+        let after = std::fs::read_to_string(&path).unwrap();
+        assert!(after.starts_with(&whole) && (is_fine || after == whole), "{more:?}");
+        let before = picture(&log);
+        rig.store.forget(&log);
+        let again = rig.store.open("s1").unwrap();
+        match is_fine {
+            true => assert_eq!(picture(&again), before, "{more:?}"),
+            false => {
+                assert_eq!((branch(&again).as_str(), kinds(&again)), ("u0", vec!["badLine".to_owned()]), "{more:?}")
+            }
+        }
+        put(&again, "a2", Some("u0"), user("on it goes"));
+    }
+}
+
 #[test]
 fn a_file_that_shrank_was_replaced_or_is_gone_is_not_written() {
     type Fault = fn(&Path);
