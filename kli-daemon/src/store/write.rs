@@ -12,7 +12,7 @@ use serde_json::value::RawValue;
 
 use super::disk::{self, Disk, Locking};
 use super::log::{Home, Log, Placed, State, Writer};
-use super::medium::{Medium, Memory};
+use super::medium::{self, Medium, Memory};
 use super::scan::{self, Shape, Source, Tail};
 use super::{Appended, Durability, Facts, Ix, Result, StoreError, legacy, names};
 use crate::tree::line::{self, Line};
@@ -145,14 +145,26 @@ impl Log {
         Ok(())
     }
 
-    /// Whether more than white space follows in the last line, which had no LF.
+    /// Whether more than white space follows in the last line, which had no LF and was not blank.
     fn goes_on(&self, place: &Placed) -> Result<bool> {
         let mut at = self.read().progress.covered;
+        let failed = |source| self.failed("read", source);
+        let tells = |b: &&u8| **b == b'\n' || !b.is_ascii_whitespace();
         let mut bytes = [0; 4096];
+        let mut before = at;
         loop {
-            let n = place.medium.read_at(at, &mut bytes).map_err(|source| self.failed("read", source))?;
+            let first = before.saturating_sub(bytes.len() as u64);
+            let read = medium::read(&*place.medium, first, (before - first) as u32).map_err(failed)?;
+            match read.iter().rev().find(tells) {
+                Some(b'\n') => return Ok(false),
+                None if first > 0 => before = first,
+                _ => break,
+            }
+        }
+        loop {
+            let n = place.medium.read_at(at, &mut bytes).map_err(failed)?;
             let read = bytes.get(..n).unwrap_or_default();
-            match read.iter().find(|b| **b == b'\n' || !b.is_ascii_whitespace()) {
+            match read.iter().find(tells) {
                 Some(byte) => return Ok(*byte != b'\n'),
                 None if n < bytes.len() => return Ok(false),
                 None => at += n as u64,

@@ -119,6 +119,25 @@ fn a_last_line_that_another_program_goes_on_with_is_noticed() {
     }
 }
 
+/// White space alone spoils nothing that comes behind it in its line.
+#[test]
+fn a_last_line_that_is_blank_may_be_gone_on_with() {
+    let mut rig = Rig::file();
+    let log = rig.create("s1");
+    put(&log, "u1", None, user("one"));
+    let path = log.path().unwrap();
+    let text = std::fs::read_to_string(&path).unwrap() + &" ".repeat(5_000);
+    rig.store.forget(&log);
+    std::fs::write(&path, &text).unwrap();
+    let log = rig.store.open("s1").unwrap();
+    let more = "{\"type\":\"message\",\"id\":\"f1\",\"parentId\":\"u1\",\"timestamp\":\"t\",\"message\":{\"role\":\"user\",\"content\":\"x\"}}\n";
+    std::fs::write(&path, text + more).unwrap();
+    put(&log, "u2", Some("f1"), user("two"));
+    assert_eq!(branch(&log), "u1 f1 u2");
+    let before = picture(&log);
+    assert_eq!(picture(&rig.reopened(log)), before);
+}
+
 #[test]
 fn a_file_that_shrank_was_replaced_or_is_gone_is_not_written() {
     type Fault = fn(&Path);
