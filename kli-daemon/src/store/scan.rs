@@ -238,7 +238,9 @@ impl Reader<'_> {
             self.other(other, batch, &mut last);
         }
         self.timed(batch, last);
-        self.progress.lines = self.progress.lines.saturating_add(batch.lines);
+        // A torn line is read again when it is whole.
+        let whole = batch.lines.saturating_sub(u32::from(batch.tail == Tail::Torn));
+        self.progress.lines = self.progress.lines.saturating_add(whole);
         if batch.lines > 0 {
             self.progress.covered = batch.end.unwrap_or(self.progress.covered);
             self.progress.tail = batch.tail;

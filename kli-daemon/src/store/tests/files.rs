@@ -138,6 +138,22 @@ fn a_last_line_that_is_blank_may_be_gone_on_with() {
     assert_eq!(picture(&rig.reopened(log)), before);
 }
 
+/// In pi's first format a line's number is its id, also of one that was not whole at first.
+#[test]
+fn a_line_without_id_that_is_written_to_its_end_is_numbered_once() {
+    let rig = Rig::file();
+    let path = rig.path().join("x_s.jsonl");
+    let header = r#"{"type":"session","id":"s","timestamp":"2026-01-01T00:00:00.000Z","cwd":"/tmp/w"}"#;
+    let message = r#"{"type":"message","timestamp":"t","message":{"role":"user","content":"x"}}"#;
+    let whole = format!("{header}\n{message}\n{message}\n");
+    std::fs::write(&path, &whole[..whole.len() - 10]).unwrap();
+    let log = rig.store.open("s").unwrap();
+    assert_eq!((branch(&log).as_str(), kinds(&log)), ("00000002", vec!["tornTail".to_owned()]));
+    std::fs::write(&path, &whole).unwrap();
+    put(&log, "u1", Some("00000003"), user("on"));
+    assert_eq!(branch(&log), "00000002 00000003 u1");
+}
+
 #[test]
 fn a_file_that_shrank_was_replaced_or_is_gone_is_not_written() {
     type Fault = fn(&Path);
