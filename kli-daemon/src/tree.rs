@@ -192,6 +192,13 @@ pub struct Labelling {
     pub label: Option<Box<str>>,
 }
 
+/// A `label` or `context_edit` that lies before what it is about.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+enum Aimless {
+    Label(Labelling),
+    Edit(u32),
+}
+
 /// The own records of one session.
 #[derive(Clone, Debug)]
 pub struct Index {
@@ -218,6 +225,8 @@ pub struct Rest {
     keys: HashMap<Box<str>, u32>,
     /// Records whose parent has not turned up, by its id.
     waiting: HashMap<Box<str>, Vec<u32>>,
+    /// The same of labels and edits and their targets.
+    aimless: HashMap<Box<str>, Vec<Aimless>>,
     /// A record lies before its parent.
     forward: bool,
     tally: Tally,
@@ -250,6 +259,7 @@ impl Index {
             targets: HashMap::new(),
             keys: HashMap::new(),
             waiting: HashMap::new(),
+            aimless: HashMap::new(),
             forward: false,
             tally: Tally::default(),
         };
@@ -414,9 +424,9 @@ impl Index {
         Some(self.rest.start + u32::try_from(number).ok()?)
     }
 
-    /// Whether a parent of this id is awaited: it should not be given to a new record.
+    /// Whether a parent or target of this id is awaited: it should not be given to a new record.
     pub fn is_awaited(&self, id: &str) -> bool {
-        self.rest.waiting.contains_key(id)
+        self.rest.waiting.contains_key(id) || self.rest.aimless.contains_key(id)
     }
 
     /// Bytes that it takes in memory, about.

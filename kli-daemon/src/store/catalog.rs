@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::ffi::OsString;
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
@@ -44,9 +44,19 @@ pub struct Stamp {
 struct Known {
     stamp: Stamp,
     what: Result<Summary, String>,
+    /// It was the reading that failed, which may go well at the next look though the file stays the same.
+    #[serde(skip)]
+    passing: bool,
     /// The look at the directory that saw it last.
     #[serde(skip)]
     seen: u64,
+}
+
+/// Why there is no summary of a file.
+#[derive(Debug)]
+pub struct Failed {
+    reason: String,
+    passing: bool,
 }
 
 /// What a file is that somebody names by its path.
@@ -71,6 +81,8 @@ pub struct Catalog {
     loaded: bool,
     unsaved: usize,
     look: u64,
+    /// No part of the directory was hidden from the last look.
+    all_seen: bool,
     /// Files that may be glanced at or unjoined: false where there is surely none.
     unfinished: bool,
 }
@@ -122,16 +134,18 @@ impl Catalog {
         self.look += 1;
         let look = self.look;
         let mut changed = false;
-        for (path, stamp) in session_files(dir) {
+        let (found, all_seen) = session_files(dir);
+        self.all_seen = all_seen;
+        for (path, stamp) in found {
             let files = if is_deleted(&path) { &mut self.deleted } else { &mut self.files };
             if let Some(known) = files.get_mut(&path)
-                && (known.stamp == stamp || known.what.is_ok() && live.contains(&path))
+                && (known.stamp == stamp && !known.passing || known.what.is_ok() && live.contains(&path))
             {
                 known.seen = look;
                 continue;
             }
-            let what = summary(&path, stamp.size);
-            files.insert(path, Known { stamp, what, seen: look });
+            let (what, passing) = told(summary(&path, stamp.size));
+            files.insert(path, Known { stamp, what, passing, seen: look });
             changed = true;
             self.unsaved += 1;
         }
@@ -186,11 +200,11 @@ impl Catalog {
     }
 
     /// What a file that was glanced at really holds, if it is still the same.
-    pub fn complete(&mut self, path: PathBuf, stamp: Stamp, what: Result<Summary, String>) {
+    pub fn complete(&mut self, path: PathBuf, stamp: Stamp, what: Result<Summary, Failed>) {
         if let Some(known) = self.files.get_mut(&path)
             && known.stamp == stamp
         {
-            known.what = what;
+            (known.what, known.passing) = told(what);
             self.unsaved += 1;
             self.assign();
         }
@@ -199,7 +213,10 @@ impl Catalog {
     fn load(&mut self, dir: &Path) {
         let Ok(text) = std::fs::read_to_string(dir.join(LIST)) else { return };
         for line in text.lines() {
-            if let Ok((path, known)) = serde_json::from_str::<(PathBuf, Known)>(line) {
+            // What could not be read is looked at anew.
+            if let Ok((path, known)) = serde_json::from_str::<(PathBuf, Known)>(line)
+                && known.what.is_ok()
+            {
                 let files = if is_deleted(&path) { &mut self.deleted } else { &mut self.files };
                 files.insert(path, known);
             }
@@ -318,10 +335,14 @@ impl Catalog {
         all.map(|(path, reason)| Unreadable { path: path.display().to_string(), reason }).collect()
     }
 
-    /// Deleted files that no other file can need: none while something cannot be read, since it may be a fork.
+    /// Deleted files that no other file can need: none while something cannot be read or seen, since it may be a fork.
     pub fn removable(&self) -> Vec<PathBuf> {
         let all = || self.files.iter().chain(self.deleted.iter()).map(|(_, known)| &known.what);
-        if all().any(Result::is_err) {
+        // Nor does a newer version's file say for certain what it needs.
+        let is_riddle = |what: &Result<Summary, String>| {
+            what.as_ref().map_or(true, |summary| summary.facts.newer_version && summary.base.is_none())
+        };
+        if !self.all_seen || all().any(is_riddle) {
             return Vec::new();
         }
         let needed: BTreeSet<&str> =
@@ -366,50 +387,67 @@ pub fn unknown_parent(parent: &str, path: &Path) -> Warning {
     }
 }
 
-/// `*.jsonl` (and deleted ones) in a directory and its direct subdirectories.
-fn session_files(dir: &Path) -> Vec<(PathBuf, Stamp)> {
+/// `*.jsonl` (and deleted ones) in a directory and its direct subdirectories, and whether these are all.
+fn session_files(dir: &Path) -> (Vec<(PathBuf, Stamp)>, bool) {
     let mut files = Vec::new();
+    let mut all_seen = true;
     let mut directories = vec![(dir.to_owned(), 0)];
     while let Some((dir, depth)) = directories.pop() {
-        let Ok(entries) = std::fs::read_dir(&dir) else { continue };
-        for entry in entries.flatten() {
+        let Ok(entries) = std::fs::read_dir(&dir) else {
+            all_seen = false;
+            continue;
+        };
+        for entry in entries {
+            let Ok((kind, entry)) = entry.and_then(|entry| Ok((entry.file_type()?, entry))) else {
+                all_seen = false;
+                continue;
+            };
             let path = entry.path();
-            let Ok(kind) = entry.file_type() else { continue };
             let name = entry.file_name();
             let name = name.to_string_lossy();
             if name.ends_with(".jsonl") || name.ends_with(DELETED) {
                 // Through links too: a directory of sessions may be made of them.
                 let meta = if kind.is_symlink() { std::fs::metadata(&path) } else { entry.metadata() };
-                if let Ok(meta) = meta
-                    && meta.is_file()
-                {
-                    files.push((path, stamp(&meta)));
+                match meta {
+                    Ok(meta) if meta.is_file() => files.push((path, stamp(&meta))),
+                    Ok(_) => {}
+                    Err(_) => all_seen = false,
                 }
             } else if depth == 0 && (kind.is_dir() || kind.is_symlink() && path.is_dir()) {
                 directories.push((path, 1));
             }
         }
     }
-    files
+    (files, all_seen)
 }
 
 fn stamp(meta: &std::fs::Metadata) -> Stamp {
     Stamp { size: meta.len(), mtime: (meta.mtime(), meta.mtime_nsec()), inode: meta.ino() }
 }
 
-fn summary(path: &Path, size: u64) -> Result<Summary, String> {
+fn told(what: Result<Summary, Failed>) -> (Result<Summary, String>, bool) {
+    match what {
+        Ok(summary) => (Ok(summary), false),
+        Err(Failed { reason, passing }) => (Err(reason), passing),
+    }
+}
+
+fn summary(path: &Path, size: u64) -> Result<Summary, Failed> {
     reasoned(read_summary(path, if size > GLANCE_ABOVE { Extent::Ends } else { Extent::All }, &Stop::default()))
 }
 
-/// By reading the whole file, however large; ends early when `stop` is set.
-pub fn full_summary(path: &Path, stop: &Stop) -> Result<Summary, String> {
-    reasoned(read_summary(path, Extent::All, stop))
+/// By reading the whole file, however large; none when `stop` ended it.
+pub fn full_summary(path: &Path, stop: &Stop) -> Option<Result<Summary, Failed>> {
+    let read = read_summary(path, Extent::All, stop);
+    // It may be set no longer.
+    let stopped = matches!(&read, Err(StoreError::Io { source, .. }) if source.kind() == ErrorKind::Interrupted);
+    (!stopped).then(|| reasoned(read))
 }
 
-fn reasoned(summary: super::Result<Summary>) -> Result<Summary, String> {
+fn reasoned(summary: super::Result<Summary>) -> Result<Summary, Failed> {
     summary.map_err(|e| match e {
-        StoreError::Corrupt { reason, .. } => reason,
-        other => other.to_string(),
+        StoreError::Corrupt { reason, .. } => Failed { reason, passing: false },
+        other => Failed { reason: other.to_string(), passing: true },
     })
 }
 
@@ -519,7 +557,7 @@ impl Medium for Ends<'_> {
 
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> std::io::Result<usize> {
         if self.stop.is_set() {
-            return Err(std::io::ErrorKind::Interrupted.into());
+            return Err(ErrorKind::Interrupted.into());
         }
         let end = match self.extent {
             Extent::All => u64::MAX,

@@ -22,7 +22,7 @@ pub struct Lister {
 pub struct Stop {
     ending: AtomicBool,
     /// Somebody waits for a session to be opened: two large scans at once would take twice the memory.
-    held: AtomicUsize,
+    pub(super) held: AtomicUsize,
 }
 
 impl Stop {
@@ -95,11 +95,8 @@ fn serve(dir: &Path, catalog: &Mutex<Catalog>, store: &Weak<Store>, work: &Recei
                 lock().join(&path, stamp, Some(open));
                 continue;
             }
-            let what = full_summary(&path, stop);
             // Whoever holds it wakes it again.
-            if stop.is_set() {
-                break;
-            }
+            let Some(what) = full_summary(&path, stop) else { break };
             lock().complete(path.clone(), stamp, what);
             tell(store, &path);
         }

@@ -6,6 +6,7 @@ mod fault;
 mod lines;
 
 use std::borrow::Cow;
+use std::collections::HashSet;
 use std::io;
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -90,7 +91,24 @@ pub struct Warnings {
     pub more: usize,
 }
 
+/// What is told of a file's lines; the rest of its opening, or of what happened to it since.
+const OF_LINES: [&str; 6] = ["badLine", "noId", "noType", "duplicateId", "missingParent", "cycle"];
+
 impl Warnings {
+    /// Those that the lines alone bring forth: of others a later opening finds its own.
+    pub fn of_lines(&self) -> Warnings {
+        let mut kept = self.clone();
+        kept.list.retain(is_of_line);
+        kept
+    }
+
+    /// Puts these in place of what was told of the lines before.
+    pub fn set_lines(&mut self, lines: Warnings) {
+        self.list.retain(|warning| !is_of_line(warning));
+        self.list.extend(lines.list);
+        self.more = lines.more;
+    }
+
     pub fn add(&mut self, kind: &str, message: String, path: Option<&Path>, offset: Option<u64>) {
         if self.list.len() >= WARNINGS {
             self.more += 1;
@@ -99,6 +117,10 @@ impl Warnings {
         let path = path.map(|p| p.display().to_string());
         self.list.push(Warning { kind: kind.to_owned(), message, path, offset });
     }
+}
+
+fn is_of_line(warning: &Warning) -> bool {
+    OF_LINES.contains(&warning.kind.as_str())
 }
 
 /// Reads the header. A file without one is refused with a reason; nothing is changed about it.
@@ -216,7 +238,9 @@ impl Reader<'_> {
             self.other(other, batch, &mut last);
         }
         self.timed(batch, last);
-        self.progress.lines = self.progress.lines.saturating_add(batch.lines);
+        // A torn line is read again when it is whole.
+        let whole = batch.lines.saturating_sub(u32::from(batch.tail == Tail::Torn));
+        self.progress.lines = self.progress.lines.saturating_add(whole);
         if batch.lines > 0 {
             self.progress.covered = batch.end.unwrap_or(self.progress.covered);
             self.progress.tail = batch.tail;
@@ -285,20 +309,28 @@ impl Reader<'_> {
     }
 }
 
-/// Ties up what pointed forward, and tells of what stays odd among the records from `from` on.
+/// Ties up what pointed forward, and tells of what stays odd among the records from `from` on. What was told of a
+/// parent that has come since is taken back.
 pub fn settle(index: &mut Index, above: &dyn Above, from: u32, path: Option<&Path>, warnings: &mut Warnings) {
-    for note in index.settle(above) {
-        let (kind, ix, what) = match &note {
+    let notes = index.settle(above);
+    let place = |ix: Ix| index.row(ix.0).map(|row| row.offset);
+    let missing: HashSet<Option<u64>> = notes
+        .iter()
+        .filter_map(|note| match note {
+            Note::Missing { ix, .. } => Some(place(*ix)),
+            Note::Cycle { .. } => None,
+        })
+        .collect();
+    warnings.list.retain(|warning| warning.kind != "missingParent" || missing.contains(&warning.offset));
+    for note in notes {
+        let (kind, ix, what) = match note {
+            Note::Missing { ix, .. } if ix.0 < from => continue,
             Note::Missing { ix, parent } => {
-                ("missingParent", ix.0, format!("is not connected: its parent {parent} does not exist"))
+                ("missingParent", ix, format!("is not connected: its parent {parent} does not exist"))
             }
-            Note::Cycle { ix } => ("cycle", ix.0, "lies in a circle of parents, which is cut there".to_owned()),
+            Note::Cycle { ix } => ("cycle", ix, "lies in a circle of parents, which is cut there".to_owned()),
         };
-        if ix < from {
-            continue;
-        }
-        let offset = index.row(ix).map(|row| row.offset);
-        let id = index.id(ix).unwrap_or_default();
-        warnings.add(kind, format!("entry {id} {what}"), path, offset);
+        let id = index.id(ix.0).unwrap_or_default();
+        warnings.add(kind, format!("entry {id} {what}"), path, place(ix));
     }
 }

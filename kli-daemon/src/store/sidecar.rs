@@ -28,7 +28,7 @@ use crate::tree::{Index, Parts, Rest, Slab};
 /// Of a smaller file a scan is as fast.
 pub const ABOVE: u64 = 1 << 20;
 
-const MAGIC: [u8; 8] = *b"kli-idx2";
+const MAGIC: [u8; 8] = *b"kli-idx3";
 /// Parts begin at multiples of this, so that rows can be used where they are mapped.
 const ALIGN: u64 = 4096;
 
@@ -192,13 +192,11 @@ pub fn about(snapshot: &Snapshot<'_>, inode: u64, device: u64) -> Option<Vec<u8>
     if snapshot.progress.tail == Tail::Unclosed || snapshot.index.is_empty() {
         return None;
     }
-    let mut warnings = snapshot.warnings.clone();
-    // A torn tail is found again by whoever scans it again.
-    warnings.list.retain(|warning| warning.kind != "tornTail");
     let about = About {
         rest: snapshot.index.rest(),
         progress: Progress { tail: Tail::Clean, ..snapshot.progress.clone() },
-        warnings,
+        // A torn tail is found again by whoever scans it again, and what the opening finds by whoever opens it.
+        warnings: snapshot.warnings.of_lines(),
         inode,
         device,
         head_end: snapshot.head_end,

@@ -12,7 +12,7 @@ use serde_json::value::RawValue;
 
 use super::disk::{self, Disk, Locking};
 use super::log::{Home, Log, Placed, State, Writer};
-use super::medium::{Medium, Memory};
+use super::medium::{self, Medium, Memory};
 use super::scan::{self, Shape, Source, Tail};
 use super::{Appended, Durability, Facts, Ix, Result, StoreError, legacy, names};
 use crate::tree::line::{self, Line};
@@ -122,6 +122,11 @@ impl Log {
         if size < known {
             return Err(self.lost(place, self.shrunk(place, size)));
         }
+        if self.read().progress.tail == Tail::Unclosed && self.goes_on(place)? {
+            // It is no record any more, and its row cannot be taken back.
+            let path = place.path.as_deref().unwrap_or(Path::new(&self.id)).display();
+            return Err(self.lost(place, format!("another program went on with the last line of {path}")));
+        }
         let mut state = self.write();
         let state = &mut *state;
         let source = Source { medium: &*place.medium, path: place.path.as_deref(), shape: state.shape };
@@ -138,6 +143,33 @@ impl Log {
         );
         writer.taken_in.extend(taken);
         Ok(())
+    }
+
+    /// Whether more than white space follows in the last line, which had no LF and was not blank.
+    fn goes_on(&self, place: &Placed) -> Result<bool> {
+        let mut at = self.read().progress.covered;
+        let failed = |source| self.failed("read", source);
+        let tells = |b: &&u8| **b == b'\n' || !b.is_ascii_whitespace();
+        let mut bytes = [0; 4096];
+        let mut before = at;
+        loop {
+            let first = before.saturating_sub(bytes.len() as u64);
+            let read = medium::read(&*place.medium, first, (before - first) as u32).map_err(failed)?;
+            match read.iter().rev().find(tells) {
+                Some(b'\n') => return Ok(false),
+                None if first > 0 => before = first,
+                _ => break,
+            }
+        }
+        loop {
+            let n = place.medium.read_at(at, &mut bytes).map_err(failed)?;
+            let read = bytes.get(..n).unwrap_or_default();
+            match read.iter().find(tells) {
+                Some(byte) => return Ok(*byte != b'\n'),
+                None if n < bytes.len() => return Ok(false),
+                None => at += n as u64,
+            }
+        }
     }
 
     fn settle_from(&self, state: &mut State, first: u32, path: Option<&Path>) {

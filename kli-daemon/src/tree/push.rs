@@ -6,7 +6,7 @@ use kli_protocol::record::{Kind, Usage};
 
 use super::ids::{self, Id};
 use super::line::{Line, Plain, Says};
-use super::{Above, FOREIGN_ID, Index, Ix, Labelling, NONE, Role, Row, link};
+use super::{Above, Aimless, FOREIGN_ID, Index, Ix, Labelling, NONE, Role, Row, link};
 
 /// How far back a parent is looked for before the table of ids is asked: it nearly always is one of the last.
 const LOOK_BACK: usize = 16;
@@ -138,6 +138,7 @@ impl Index {
     /// Ties records to parents that came after them. Returns what stays odd. Awaited parents stay awaited: a later
     /// record may bring one.
     pub fn settle(&mut self, above: &dyn Above) -> Vec<Note> {
+        self.aim();
         let mut open: Vec<(u32, Box<str>)> =
             self.rest.waiting.iter().flat_map(|(id, rows)| rows.iter().map(|ix| (*ix, id.clone()))).collect();
         open.sort_unstable();
@@ -169,6 +170,26 @@ impl Index {
         notes
     }
 
+    /// Gives labels and edits their targets that came after them.
+    fn aim(&mut self) {
+        let found: Vec<(Box<str>, u32)> =
+            self.rest.aimless.keys().filter_map(|id| Some((id.clone(), self.find(id)?))).collect();
+        for (id, target) in found {
+            for mark in self.rest.aimless.remove(&id).into_iter().flatten() {
+                match mark {
+                    Aimless::Label(labelling) => {
+                        self.rest.targets.insert(labelling.mark.0, target);
+                        let history = self.rest.labels.entry(target).or_default();
+                        history.insert(history.partition_point(|l| l.mark < labelling.mark), labelling);
+                    }
+                    Aimless::Edit(ix) => {
+                        self.rest.targets.insert(ix, target);
+                    }
+                }
+            }
+        }
+    }
+
     /// Whether a record that came later is one that others wait for.
     pub fn can_settle(&self) -> bool {
         self.rest.waiting.keys().any(|id| self.find(id).is_some())
@@ -190,10 +211,12 @@ impl Index {
                 index.insert_id(hash, number as u32);
             }
         }
+        index.rest.labels.retain(|target, _| *target < end);
         index.rest.labels.values_mut().for_each(|history| history.retain(|l| l.mark.0 < end));
-        index.rest.targets.retain(|mark, _| *mark < end);
+        index.rest.targets.retain(|mark, target| *mark < end && *target < end);
         index.rest.keys.retain(|_, ix| *ix < end);
         index.rest.waiting.clear();
+        index.rest.aimless.clear();
         index.derive_all(above);
         index
     }
@@ -291,17 +314,22 @@ impl Index {
             Says::Nothing => {}
             Says::Usage(usage) => self.rest.tally.usage += *usage,
             Says::Label { target, label } => {
-                if let Some(target) = self.look_up(Id::of(target), above) {
-                    let label = label.as_deref().filter(|text| !text.is_empty()).map(Into::into);
-                    self.rest.labels.entry(target).or_default().push(Labelling { mark: Ix(ix), label });
-                    self.rest.targets.insert(ix, target);
+                let label = label.as_deref().filter(|text| !text.is_empty()).map(Into::into);
+                let labelling = Labelling { mark: Ix(ix), label };
+                match self.look_up(Id::of(target), above) {
+                    Some(target) => {
+                        self.rest.labels.entry(target).or_default().push(labelling);
+                        self.rest.targets.insert(ix, target);
+                    }
+                    None => self.wait_for(target, Aimless::Label(labelling)),
                 }
             }
-            Says::Edit { target } => {
-                if let Some(target) = self.look_up(Id::of(target), above) {
+            Says::Edit { target } => match self.look_up(Id::of(target), above) {
+                Some(target) => {
                     self.rest.targets.insert(ix, target);
                 }
-            }
+                None => self.wait_for(target, Aimless::Edit(ix)),
+            },
             Says::Info(info) => {
                 self.rest.tally.name = info.name.clone().filter(|name| !name.trim().is_empty());
                 self.rest.tally.archived = info.archived.or(self.rest.tally.archived);
@@ -311,6 +339,10 @@ impl Index {
                 }
             }
         }
+    }
+
+    fn wait_for(&mut self, target: &str, mark: Aimless) {
+        self.rest.aimless.entry(target.into()).or_default().push(mark);
     }
 
     /// The root of a record, remembering what was found on the way.

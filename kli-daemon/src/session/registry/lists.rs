@@ -80,19 +80,10 @@ impl Registry {
         let filter = filter(params.work_dir.as_deref(), params.archived, None)?;
         let store = self.deps.store.clone();
         let (facts, _) = blocking(move || store.list(&filter)).await?;
-        let shown: HashSet<String> = facts.iter().map(|f| f.id.clone()).collect();
-        let mut children: HashMap<String, Vec<String>> = HashMap::new();
-        let mut roots = vec![];
         // Oldest first, so that children stand in the order of their making.
         let mut by_age: Vec<&Facts> = facts.iter().collect();
         by_age.sort_by_cached_key(|facts| (parse_rfc3339(&facts.created_at).unwrap_or_default(), facts.id.clone()));
-        for facts in by_age {
-            match facts.parent_session.as_ref().filter(|p| shown.contains(*p) && **p != facts.id) {
-                Some(parent) => children.entry(parent.clone()).or_default().push(facts.id.clone()),
-                None => roots.push(facts.id.clone()),
-            }
-        }
-        roots.reverse();
+        let (roots, mut children) = planted(by_age.iter().map(|f| (f.id.as_str(), f.parent_session.as_deref())));
         let after = params.cursor.as_deref().map(ListPlace::parse).transpose()?;
         let mut left = facts
             .into_iter()
@@ -109,6 +100,43 @@ impl Registry {
         let next_cursor = last.filter(|_| left.peek().is_some()).map(|place| place.cursor());
         Ok(GetForestResult { roots, nodes, next_cursor })
     }
+}
+
+/// Roots, newest first, and the children of each session, from ids and parents by age, oldest first. Where parents go
+/// in a circle, the oldest of it is a root.
+fn planted<'a>(
+    by_age: impl Iterator<Item = (&'a str, Option<&'a str>)> + Clone,
+) -> (Vec<String>, HashMap<String, Vec<String>>) {
+    let mut parents: HashMap<&str, Option<&str>> = by_age.clone().collect();
+    let shown: HashSet<&str> = parents.keys().copied().collect();
+    parents.values_mut().for_each(|parent| *parent = parent.filter(|parent| shown.contains(parent)));
+    let mut rooted: HashSet<&str> = HashSet::new();
+    for (id, _) in by_age.clone() {
+        let mut way = vec![];
+        let mut met: HashSet<&str> = HashSet::new();
+        let mut at = Some(id);
+        while let Some(id) = at.filter(|id| !rooted.contains(id)) {
+            if !met.insert(id) {
+                let circle: HashSet<&str> = way.iter().skip_while(|on| **on != id).copied().collect();
+                let oldest = by_age.clone().map(|(id, _)| id).find(|id| circle.contains(id));
+                oldest.and_then(|oldest| parents.insert(oldest, None));
+                break;
+            }
+            way.push(id);
+            at = parents.get(id).copied().flatten();
+        }
+        rooted.extend(way);
+    }
+    let mut children: HashMap<String, Vec<String>> = HashMap::new();
+    let mut roots = vec![];
+    for (id, _) in by_age {
+        match parents.get(id).copied().flatten() {
+            Some(parent) => children.entry(parent.to_owned()).or_default().push(id.to_owned()),
+            None => roots.push(id.to_owned()),
+        }
+    }
+    roots.reverse();
+    (roots, children)
 }
 
 fn filter(work_dir: Option<&str>, archived: Option<bool>, query: Option<String>) -> Result<Filter, ApiError> {
@@ -141,4 +169,34 @@ impl ListPlace {
 
 fn no_cursor() -> ApiError {
     ApiError::invalid_params("cursor: none that was given; begin without a cursor")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_session_of_a_forest_hangs_on_a_root() {
+        let cases = [
+            ("a b:a c:b d:a", "a", "a>b a>d b>c"),
+            ("a b:gone c:c", "c b a", ""),
+            ("c1:c2 c2:c3 c3:c1 hang:c2", "c1", "c1>c3 c2>hang c3>c2"),
+            ("hang:c2 c1:c2 c2:c1", "c1", "c1>c2 c2>hang"),
+            ("a:b b:a c:d d:c", "c a", "a>b c>d"),
+        ];
+        for (made, roots_right, links_right) in cases {
+            let made: Vec<_> =
+                made.split(' ').map(|one| one.split_once(':').map_or((one, None), |(id, p)| (id, Some(p)))).collect();
+            let (roots, children) = planted(made.iter().copied());
+            let mut links: Vec<String> =
+                children.iter().flat_map(|(p, all)| all.iter().map(move |id| format!("{p}>{id}"))).collect();
+            links.sort();
+            let mut right: Vec<&str> = links_right.split_whitespace().collect();
+            right.sort_unstable();
+            assert_eq!(
+                (roots.join(" ").as_str(), links),
+                (roots_right, right.iter().map(ToString::to_string).collect())
+            );
+        }
+    }
 }

@@ -11,6 +11,7 @@ use serde_json::{Map, Value, json};
 use super::{header, put, serialised};
 use crate::store::log::Log;
 use crate::store::{Ix, Result};
+use crate::tree::Role;
 use crate::tree::json::without_lone_surrogates;
 
 pub fn write(log: &Log, leaf: Option<Ix>, out: &mut dyn Write) -> Result<()> {
@@ -29,7 +30,6 @@ pub fn write(log: &Log, leaf: Option<Ix>, out: &mut dyn Write) -> Result<()> {
     let has_level = branch.iter().any(|ix| log.node(*ix).is_some_and(|n| n.kind == Kind::ThinkingLevelChange));
     let results = results(log, &branch)?;
     let mut level = has_level;
-    let mut written = HashSet::new();
     for ix in branch {
         let Some(node) = log.node(ix) else { continue };
         // pi finds one before the first message, else adds its own.
@@ -39,7 +39,7 @@ pub fn write(log: &Log, leaf: Option<Ix>, out: &mut dyn Write) -> Result<()> {
         }
         match node.kind {
             Kind::OptionChange | Kind::Unknown => {}
-            Kind::Message => writer.message(ix, &results, &mut written)?,
+            Kind::Message => writer.message(ix, &results)?,
             _ => writer.copy(ix)?,
         }
     }
@@ -49,14 +49,36 @@ pub fn write(log: &Log, leaf: Option<Ix>, out: &mut dyn Write) -> Result<()> {
     Ok(())
 }
 
-/// Results on the branch by the call that they answer.
-fn results(log: &Log, branch: &[Ix]) -> Result<HashMap<String, Ix>> {
-    let mut results = HashMap::new();
+/// The result of each call, by the message that the call stands in and its id: some providers give the same ids in
+/// every turn.
+type Results = HashMap<(Ix, String), Ix>;
+
+/// Results on the branch: each belongs to the last call of its id before it, where that has none yet.
+fn results(log: &Log, branch: &[Ix]) -> Result<Results> {
+    let mut results = Results::new();
+    let mut asked: HashMap<String, Ix> = HashMap::new();
+    // Results that lie before their calls.
+    let mut early: HashMap<String, Ix> = HashMap::new();
     for ix in branch {
-        if log.node(*ix).is_some_and(|n| n.role == Some(crate::tree::Role::ToolResult))
-            && let Body::Message(MessageBody { message: Message::ToolResult(result), .. }) = log.record(*ix)?.body
-        {
-            results.entry(result.tool_call_id).or_insert(*ix);
+        let role = log.node(*ix).and_then(|node| node.role);
+        if !matches!(role, Some(Role::Assistant | Role::ToolResult)) {
+            continue;
+        }
+        let Body::Message(MessageBody { message, .. }) = log.record(*ix)?.body else { continue };
+        match message {
+            Message::Assistant(answer) => {
+                for call in answer.content.tool_calls() {
+                    if let Some(result) = early.remove(&call.id) {
+                        results.insert((*ix, call.id.clone()), result);
+                    }
+                    asked.insert(call.id.clone(), *ix);
+                }
+            }
+            Message::ToolResult(result) => match asked.get(&result.tool_call_id) {
+                Some(call) => _ = results.entry((*call, result.tool_call_id)).or_insert(*ix),
+                None => _ = early.entry(result.tool_call_id).or_insert(*ix),
+            },
+            _ => {}
         }
     }
     Ok(results)
@@ -89,14 +111,16 @@ impl Writer<'_> {
     }
 
     fn copy(&mut self, ix: Ix) -> Result<()> {
-        let fields = self.fields(ix)?;
-        self.put(ix, fields)
+        match self.fields(ix)? {
+            Some(fields) => self.put(ix, fields),
+            None => Ok(()),
+        }
     }
 
-    fn fields(&self, ix: Ix) -> Result<Map<String, Value>> {
+    /// None of an entry nested deeper than serde goes, which is as good as one of a type that nobody knows.
+    fn fields(&self, ix: Ix) -> Result<Option<Map<String, Value>>> {
         let text = self.log.text(ix)?;
-        serde_json::from_str(&without_lone_surrogates(&text))
-            .map_err(|e| crate::store::StoreError::Other(format!("an entry cannot be exported: {e}")))
+        Ok(serde_json::from_str(&without_lone_surrogates(&text)).ok())
     }
 
     fn put(&mut self, ix: Ix, mut fields: Map<String, Value>) -> Result<()> {
@@ -106,8 +130,8 @@ impl Writer<'_> {
         Ok(())
     }
 
-    fn message(&mut self, ix: Ix, results: &HashMap<String, Ix>, written: &mut HashSet<String>) -> Result<()> {
-        let mut fields = self.fields(ix)?;
+    fn message(&mut self, ix: Ix, results: &Results) -> Result<()> {
+        let Some(mut fields) = self.fields(ix)? else { return Ok(()) };
         let Some(message) = fields.get_mut("message").and_then(Value::as_object_mut) else { return Ok(()) };
         match message.get("role").and_then(Value::as_str) {
             // Behind its call, or nowhere.
@@ -120,8 +144,9 @@ impl Writer<'_> {
                 else {
                     return Ok(());
                 };
+                let mut written = HashSet::new();
                 for call in answer.content.tool_calls().filter(|call| written.insert(call.id.clone())) {
-                    match results.get(&call.id) {
+                    match results.get(&(ix, call.id.clone())) {
                         Some(result) => self.copy(*result)?,
                         None => self.make("message", &time, unanswered(call, answer.timestamp))?,
                     }

@@ -87,7 +87,7 @@ impl Log {
             state.warnings.add("fileLost", reason.to_owned(), place.path.as_deref(), None);
             state.read_only.get_or_insert_with(|| reason.to_owned());
         }
-        state.warnings.list.append(&mut warnings.list);
+        state.warnings.set_lines(warnings);
         (state.index, state.progress, state.from_idx, state.indexed) = (index, progress, false, 0);
         true
     }

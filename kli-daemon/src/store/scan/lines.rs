@@ -21,7 +21,7 @@ const THREADS: usize = 4;
 /// Parts of each thread that may wait for those before them.
 const AHEAD: usize = 2;
 /// A longer line is no record.
-const LINE: usize = 512 * 1024 * 1024;
+const LINE: usize = if cfg!(test) { 32 << 20 } else { 512 << 20 };
 /// A header must be within this.
 const HEADER: usize = 1024 * 1024;
 
@@ -182,9 +182,9 @@ impl<'a> Window<'a> {
         }
         let (end, closed, long) = match within {
             Some(end) => (end, true, false),
-            None if self.ended => (self.end(), false, false),
+            None if self.ended && self.end() - at <= LINE as u64 => (self.end(), false, false),
             None => {
-                let (end, closed) = self.far_line_end()?;
+                let (end, closed) = self.far_line_end(at + LINE as u64)?;
                 (end, closed, true)
             }
         };
@@ -198,11 +198,10 @@ impl<'a> Window<'a> {
         Ok(Some(Line { text, offset: at + skipped as u64, end, closed, long }))
     }
 
-    /// Where a line ends of which only the beginning is held; no line can follow in this window then.
-    fn far_line_end(&mut self) -> io::Result<(u64, bool)> {
-        let mut at = self.end();
+    /// Where a line ends that is too long, looked for from `at` on. What follows is for another window, which the next
+    /// reading begins.
+    fn far_line_end(&self, mut at: u64) -> io::Result<(u64, bool)> {
         let mut passing = vec![0; PIECE as usize];
-        self.ended = true;
         loop {
             let n = self.medium.read_at(at, &mut passing)?;
             let read = passing.get(..n).unwrap_or_default();
@@ -413,6 +412,23 @@ mod tests {
             at = end;
         }
         lines
+    }
+
+    /// It is passed over, and none of those behind it is taken for its end.
+    #[test]
+    fn after_a_line_that_is_too_long_come_the_others() {
+        for (over, tail) in [(1, "a\n"), (1, "a\nb"), (300_000, "a\nb\n"), (5 << 20, "a\n"), (300_000, "")] {
+            let mut bytes = b"first\n".to_vec();
+            bytes.resize(bytes.len() + LINE + over, b'x');
+            let long = bytes.len() as u64;
+            bytes.push(b'\n');
+            bytes.extend_from_slice(tail.as_bytes());
+            let lines = all(&bytes, 0);
+            let ends: Vec<_> = lines.iter().map(|(_, end, closed, text)| (*end, *closed, text.len())).collect();
+            let mut right = vec![(6, true, 5), (long + 1, true, 0)];
+            right.extend(expected(&bytes, long + 1).iter().map(|(_, end, closed, text)| (*end, *closed, text.len())));
+            assert_eq!(ends, right, "{over} bytes too long, then {tail:?}");
+        }
     }
 
     /// Lines of all lengths, whose ends fall on, before and behind the ends of pieces.

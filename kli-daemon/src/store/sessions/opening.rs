@@ -48,6 +48,7 @@ impl Store {
         let mut next = Some((path.to_owned(), locking));
         let mut found: Option<Arc<Log>> = None;
         let mut circle = None;
+        let mut anew = false;
         let apart = locking == Locking::Apart;
         while let Some((path, locking)) = next.take() {
             let key = path.display().to_string();
@@ -61,13 +62,18 @@ impl Store {
                 Err(_) => break,
             };
             let base = disk.1.header.base.as_ref().map(|base| base.session.clone());
-            open.push(Opening { path, disk: disk.0, head: disk.1 });
+            open.push(Opening { path, disk: disk.0, head: disk.1, anew: std::mem::take(&mut anew) });
             let Some(base) = base else { break };
             if let Some(start) = open.iter().position(|o| o.head.header.id == base) {
                 circle = Some(start);
                 break;
             }
             if let Some(log) = self.live(&base) {
+                if let Some(path) = self.healed(&log) {
+                    anew = true;
+                    next = Some((path, Locking::None));
+                    continue;
+                }
                 found = Some(log);
                 break;
             }
@@ -95,6 +101,14 @@ impl Store {
         log.ok_or_else(|| StoreError::SessionNotFound(path.display().to_string()))
     }
 
+    /// The file of an open session that lacked a base which is there by now. It is read only until it is opened
+    /// again, but whoever is opened on it need not wait for that.
+    fn healed(&self, log: &Log) -> Option<PathBuf> {
+        let lowest = log.chain().last()?;
+        let missing = lowest.wanted_base()?;
+        self.base_path(&missing, lowest.path().as_deref()).and(log.path())
+    }
+
     /// Where a base lies: in the directory, deleted or not, or beside its fork.
     fn base_path(&self, id: &str, fork: Option<&Path>) -> Option<PathBuf> {
         let known = lock(&self.catalog).base_path(id).filter(|path| path.exists()).map(Path::to_owned);
@@ -109,16 +123,17 @@ impl Store {
     }
 
     fn build(&self, opening: Opening, home: Home, base: Option<Arc<Log>>) -> Result<Arc<Log>> {
-        let Opening { path, disk, head } = opening;
+        let Opening { path, disk, head, anew } = opening;
         let deleted = catalog::is_deleted(&path);
         // A deleted session is there for its forks only: by its id nobody finds it.
         let key = match home {
+            _ if anew => format!("anew {}", path.display()),
             Home::Outside if !disk.is_locked() => format!("unlocked {}", path.display()),
             Home::Outside => path.display().to_string(),
             _ if deleted => path.display().to_string(),
             _ => head.header.id.clone(),
         };
-        let by_id = home == Home::Outside && disk.is_locked() && !deleted;
+        let by_id = !anew && home == Home::Outside && disk.is_locked() && !deleted;
         let slot = self.slot(&key);
         let mut there = lock(&slot.log);
         if let Some(log) = there.upgrade() {
@@ -236,8 +251,7 @@ impl Store {
         state.indexed = index.len();
         state.index = index;
         state.progress = progress;
-        state.warnings.list.extend(warnings.list);
-        state.warnings.more += warnings.more;
+        state.warnings.set_lines(warnings);
         true
     }
 }
@@ -255,4 +269,6 @@ struct Opening {
     path: PathBuf,
     disk: Disk,
     head: Head,
+    /// Beside the one that is open, as a base alone.
+    anew: bool,
 }

@@ -101,6 +101,33 @@ fn damage_costs_no_more_than_the_damaged_line() {
     super::damage::check("bad UTF-8", &latin, "u1 a1 u2", "badLine");
 }
 
+/// The last label in file order counts, wherever its entry lies.
+#[test]
+fn a_label_may_lie_before_its_entry() {
+    let mark = |id: &str, label: &str| {
+        format!(
+            r#"{{"type":"label","id":"{id}","parentId":"u1","timestamp":"2026-01-01T00:00:02.000Z","targetId":"a1","label":"{label}"}}"#
+        )
+    };
+    let (u1, a1) = (entry("u1", ""), entry("a1", "u1"));
+    let cases = [
+        (vec![&u1, &mark("l1", "early"), &a1], Some("early")),
+        (vec![&mark("l1", "early"), &mark("l2", "later"), &u1, &a1], Some("later")),
+        (vec![&u1, &mark("l1", "early"), &a1, &mark("l2", "later")], Some("later")),
+        (vec![&u1, &mark("l1", "early"), &mark("l2", ""), &a1], None),
+    ]
+    .map(|(lines, right)| (lines.into_iter().cloned().collect::<Vec<String>>(), right));
+    for (lines, right) in cases {
+        let text = format!("{HEADER}\n{}\n", lines.join("\n"));
+        let (log, rig) = check("label first", text.as_bytes(), "u1 a1", "");
+        let a1 = log.find("a1").unwrap();
+        assert_eq!(log.label(a1).as_deref(), right, "{text}");
+        let fork = rig.fork(&log, a1, "f");
+        assert_eq!(fork.label(a1).as_deref(), right, "{text}");
+        assert_eq!(fork.labels().len(), usize::from(right.is_some()), "{text}");
+    }
+}
+
 /// Of files that are no sessions: refused with a reason, listed, never touched.
 #[test]
 fn files_without_header_are_refused_and_left_alone() {
@@ -209,7 +236,15 @@ fn a_base_that_is_missing_or_goes_in_a_circle_heals() {
     // What is missing further down is missing too.
     write(&rig, "d1", &fork("d1", "nowhere", "y0"), &[entry("y1", "y0")]);
     write(&rig, "d2", &fork("d2", "d1", "y1"), &[entry("y2", "y1")]);
-    check(&rig, "d2", "y1 y2", false);
+    let d2 = check(&rig, "d2", "y1 y2", false);
+    // Back again, while one between is still open without it.
+    let d1 = check(&rig, "d1", "y1", false);
+    write(&rig, "nowhere", &HEADER.replace("\"s\"", "\"nowhere\""), &[entry("y0", "")]);
+    rig.store.forget(&d2);
+    check(&rig, "d2", "y0 y1 y2", true);
+    assert_eq!(branch(&d1), "y1");
+    rig.store.forget(&d1);
+    check(&rig, "d1", "y0 y1", true);
 }
 
 /// The cut may come anywhere: the last record is lost or whole, nothing else changes.

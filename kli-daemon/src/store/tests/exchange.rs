@@ -120,6 +120,74 @@ fn an_exported_session_comes_back_the_same() {
     });
 }
 
+/// Some providers count their calls from 0 in every turn.
+#[test]
+fn pi_gets_each_call_with_its_own_result() {
+    let rig = Rig::file();
+    let log = rig.create("s1");
+    let answer = || {
+        let call = Block::ToolCall(ToolCallBlock { id: "call_0".into(), name: "ls".into(), ..Default::default() });
+        let answer = AssistantMessage { content: vec![call].into(), ..Default::default() };
+        Body::Message(MessageBody { message: Message::Assistant(answer), idempotency_key: None })
+    };
+    let result = |text: &str| {
+        let content = vec![Block::text(text)].into();
+        let result = ToolResultMessage { tool_call_id: "call_0".into(), content, ..Default::default() };
+        Body::Message(MessageBody { message: Message::ToolResult(result), idempotency_key: None })
+    };
+    let bodies = [
+        ("u1", user("one")),
+        ("a1", answer()),
+        ("r1", result("first")),
+        ("r1b", result("first again")),
+        ("a2", answer()),
+        ("a3", answer()),
+        ("r3", result("third")),
+    ];
+    let mut above: Option<&str> = None;
+    for (id, body) in bodies {
+        put(&log, id, above, body);
+        above = Some(id);
+    }
+    let text = log.export_text(Export { format: ExportFormat::Pi, leaf: log.leaf() }, 1 << 20).unwrap();
+    let ids: Vec<String> = text
+        .lines()
+        .map(|line| serde_json::from_str::<Value>(line).unwrap())
+        .filter(|line| line["type"] == "message")
+        .map(|line| match line["message"]["content"][0]["text"].as_str() {
+            Some("This call was not carried out.") => "made".to_owned(),
+            _ => line["id"].as_str().unwrap().to_owned(),
+        })
+        .collect();
+    assert_eq!(ids.join(" "), "u1 a1 r1 a2 made a3 r3");
+}
+
+/// It is kept where it is and never sent; what is around it goes out.
+#[test]
+fn an_entry_nested_too_deep_costs_no_export() {
+    let rig = Rig::file();
+    let deep = format!("{}{}", "[".repeat(300), "]".repeat(300));
+    let message = |id: &str, parent: &str, more: &str| {
+        format!(
+            r#"{{"type":"message","id":"{id}","parentId":{parent},"timestamp":"t","message":{{"role":"user","content":"text of {id}"{more}}}}}"#
+        )
+    };
+    let lines = [
+        r#"{"type":"session","version":3,"id":"s","timestamp":"t","cwd":"/tmp"}"#.to_owned(),
+        message("u1", "null", ""),
+        message("u2", "\"u1\"", &format!(",\"x\":{deep}")),
+        message("u3", "\"u2\"", ""),
+    ];
+    std::fs::write(rig.path().join("x_s.jsonl"), lines.join("\n") + "\n").unwrap();
+    let log = rig.store.open("s").unwrap();
+    let export = |format| log.export_text(Export { format, leaf: log.leaf() }, 1 << 20).unwrap();
+    assert_eq!(export(ExportFormat::Jsonl).lines().skip(1).collect::<Vec<_>>(), lines[1..]);
+    for format in [ExportFormat::Pi, ExportFormat::Markdown, ExportFormat::Html] {
+        let text = export(format);
+        assert!(text.contains("text of u1") && text.contains("text of u3"), "{format:?}: {text}");
+    }
+}
+
 #[test]
 fn pi_gets_what_it_needs() {
     let rig = Rig::file();

@@ -80,6 +80,80 @@ fn what_another_program_appended_is_taken_in() {
     assert_eq!(picture(&log), before);
 }
 
+/// A whole record without LF, on whose line another program goes on: what is seen is what a later opening sees.
+#[test]
+fn a_last_line_that_another_program_goes_on_with_is_noticed() {
+    let more = "{\"type\":\"custom\",\"id\":\"f1\",\"parentId\":\"u1\",\"timestamp\":\"t\"}\n";
+    let cases = [
+        (more.to_owned(), false),
+        (format!(" {more}"), false),
+        (format!("\n{more}"), true),
+        (format!(" \r\n{more}"), true),
+    ];
+    for (more, is_fine) in cases {
+        let rig = Rig::file();
+        let log = rig.create("s1");
+        put(&log, "u0", None, user("zero"));
+        put(&log, "u1", Some("u0"), user("one"));
+        let path = log.path().unwrap();
+        let text = std::fs::read_to_string(&path).unwrap();
+        rig.store.forget(&log);
+        std::fs::write(&path, text.trim_end()).unwrap();
+        let log = rig.store.open("s1").unwrap();
+        let whole = text.trim_end().to_owned() + &more;
+        std::fs::write(&path, &whole).unwrap();
+        let appended = log.append(&[Record::new("a1", Some("u0".into()), "t", user("x"))]);
+        assert_eq!(appended.is_ok(), is_fine, "{more:?}");
+        let after = std::fs::read_to_string(&path).unwrap();
+        assert!(after.starts_with(&whole) && (is_fine || after == whole), "{more:?}");
+        let before = picture(&log);
+        rig.store.forget(&log);
+        let again = rig.store.open("s1").unwrap();
+        match is_fine {
+            true => assert_eq!(picture(&again), before, "{more:?}"),
+            false => {
+                assert_eq!((branch(&again).as_str(), kinds(&again)), ("u0", vec!["badLine".to_owned()]), "{more:?}")
+            }
+        }
+        put(&again, "a2", Some("u0"), user("on it goes"));
+    }
+}
+
+/// White space alone spoils nothing that comes behind it in its line.
+#[test]
+fn a_last_line_that_is_blank_may_be_gone_on_with() {
+    let mut rig = Rig::file();
+    let log = rig.create("s1");
+    put(&log, "u1", None, user("one"));
+    let path = log.path().unwrap();
+    let text = std::fs::read_to_string(&path).unwrap() + &" ".repeat(5_000);
+    rig.store.forget(&log);
+    std::fs::write(&path, &text).unwrap();
+    let log = rig.store.open("s1").unwrap();
+    let more = "{\"type\":\"message\",\"id\":\"f1\",\"parentId\":\"u1\",\"timestamp\":\"t\",\"message\":{\"role\":\"user\",\"content\":\"x\"}}\n";
+    std::fs::write(&path, text + more).unwrap();
+    put(&log, "u2", Some("f1"), user("two"));
+    assert_eq!(branch(&log), "u1 f1 u2");
+    let before = picture(&log);
+    assert_eq!(picture(&rig.reopened(log)), before);
+}
+
+/// In pi's first format a line's number is its id, also of one that was not whole at first.
+#[test]
+fn a_line_without_id_that_is_written_to_its_end_is_numbered_once() {
+    let rig = Rig::file();
+    let path = rig.path().join("x_s.jsonl");
+    let header = r#"{"type":"session","id":"s","timestamp":"2026-01-01T00:00:00.000Z","cwd":"/tmp/w"}"#;
+    let message = r#"{"type":"message","timestamp":"t","message":{"role":"user","content":"x"}}"#;
+    let whole = format!("{header}\n{message}\n{message}\n");
+    std::fs::write(&path, &whole[..whole.len() - 10]).unwrap();
+    let log = rig.store.open("s").unwrap();
+    assert_eq!((branch(&log).as_str(), kinds(&log)), ("00000002", vec!["tornTail".to_owned()]));
+    std::fs::write(&path, &whole).unwrap();
+    put(&log, "u1", Some("00000003"), user("on"));
+    assert_eq!(branch(&log), "00000002 00000003 u1");
+}
+
 #[test]
 fn a_file_that_shrank_was_replaced_or_is_gone_is_not_written() {
     type Fault = fn(&Path);
@@ -457,6 +531,50 @@ fn the_index_of_a_large_file_decides_nothing() {
     let log = rig.store.open("s1").unwrap();
     assert!(!log.read().from_idx);
     assert_eq!(log.records_after(None).count(), 41);
+}
+
+/// What is odd about a large file is told once, in the same words whether its index was there, and no longer than it
+/// is so.
+#[test]
+fn the_warnings_of_a_large_file_do_not_come_from_its_index() {
+    let entry = |id: &str, parent: &str, len: usize| {
+        format!(
+            r#"{{"type":"message","id":"{id}","parentId":"{parent}","timestamp":"t","message":{{"role":"user","content":"{}"}}}}"#,
+            "x".repeat(len)
+        )
+    };
+    let mut rig = Rig::file();
+    let path = rig.path().join("x_s.jsonl");
+    let header =
+        r#"{"type":"session","version":3,"id":"s","timestamp":"t","cwd":"/tmp/w","parentSession":"/nowhere/x.jsonl"}"#;
+    let lines = [header, &entry("a", "later", 0), "garbage", &entry("c1", "c2", 0), &entry("b", "gone", 2 << 20)];
+    std::fs::write(&path, lines.join("\n") + "\n").unwrap();
+    let told = |log: &Log| log.facts().warnings.into_iter().map(|w| (w.kind, w.offset)).collect::<Vec<_>>();
+    let check = |rig: &mut Rig, log: Arc<Log>, right: &str| {
+        let log = rig.reopened(log);
+        let scanned = told(&log);
+        assert_eq!(kinds(&log).join(" "), right);
+        let log = rig.reopened(log);
+        assert!(log.read().from_idx);
+        assert_eq!(told(&log), scanned, "with its index");
+        log
+    };
+    let log = rig.store.open("s").unwrap();
+    let log = check(&mut rig, log, "parentSession badLine missingParent missingParent missingParent");
+    // Another program goes on, and brings two of the parents: one of them makes a circle.
+    let mut file = std::fs::OpenOptions::new().append(true).open(&path).unwrap();
+    let more = [entry("later", "b", 0), entry("c2", "c1", 0)].join("\n") + "\n";
+    std::io::Write::write_all(&mut file, more.as_bytes()).unwrap();
+    put(&log, "d", None, user("x"));
+    assert_eq!(kinds(&log).join(" "), "parentSession badLine missingParent cycle fileGrew");
+    let log = check(&mut rig, log, "parentSession badLine missingParent cycle");
+    // A body that is not what the index says: what the lines say is told anew, not once more.
+    let text = std::fs::read_to_string(&path).unwrap();
+    let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&file, b"y", text.find("xxx").unwrap() as u64).unwrap();
+    log.record(log.find("b").unwrap()).unwrap();
+    assert!(!log.read().from_idx);
+    assert_eq!(kinds(&log).join(" "), "parentSession badLine cycle missingParent");
 }
 
 /// What a daemon must not do at the same time as another one: only one of two owners of a file gets it.

@@ -1,5 +1,6 @@
 //! Lists, ids and names, the session last used, deletion.
 
+use super::super::catalog::{Catalog, full_summary};
 use super::*;
 
 fn name(log: &Log, id: &str, name: &str) {
@@ -191,17 +192,62 @@ fn deletion_keeps_what_forks_need() {
     let fork = rig.reopened(fork);
     assert_eq!(picture(&fork), before);
     assert!(matches!(rig.store.create(rig.new_session("s1")), Err(StoreError::SessionExists(_))));
-    // A file that cannot be read may be a fork too.
+    // A file that cannot be read may be a fork too, one of a newer version that says it in a new way, and one that
+    // cannot even be seen.
     let odd = rig.path().join("odd.jsonl");
+    let newer = r#"{"type":"kli_session","version":9,"id":"n","timestamp":"t","cwd":"/tmp/w","base":["s1","u1"]}"#;
     std::fs::write(&odd, "?").unwrap();
     drop(fork);
     rig.store.delete("f1").unwrap();
-    assert!(deleted.exists());
+    let delete_another = |id: &str| {
+        let other = rig.create(id);
+        put(&other, "u1", None, user("x"));
+        rig.store.delete(id).unwrap();
+        deleted.exists()
+    };
+    assert!(delete_another("s2"));
+    std::fs::write(&odd, newer).unwrap();
+    assert!(delete_another("s3"));
+    std::fs::remove_file(&odd).unwrap();
+    std::os::unix::fs::symlink("/nowhere/odd.jsonl", &odd).unwrap();
+    assert!(delete_another("s4"));
     std::fs::remove_file(odd).unwrap();
-    let other = rig.create("s2");
-    put(&other, "u1", None, user("x"));
-    rig.store.delete("s2").unwrap();
-    assert!(!deleted.exists());
+    assert!(!delete_another("s5"));
+}
+
+/// Whoever opens a session ends the reading ahead of large files: that says nothing about the file.
+#[test]
+fn reading_that_was_ended_makes_no_file_unreadable() {
+    let rig = Rig::file();
+    let path = large(&rig, "big", "");
+    let stop = super::super::listing::Stop::default();
+    stop.held.store(1, Ordering::Relaxed);
+    assert!(full_summary(&path, &stop).is_none());
+    stop.held.store(0, Ordering::Relaxed);
+    assert!(full_summary(&path, &stop).unwrap().is_ok());
+}
+
+/// Nor does it change the file's size or time when it may be read again.
+#[test]
+fn a_file_that_could_not_be_opened_is_tried_again() {
+    use std::os::unix::fs::PermissionsExt;
+    let rig = Rig::file();
+    let path = large(&rig, "s", "");
+    let allow = |mode: u32| std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+    allow(0);
+    if std::fs::File::open(&path).is_ok() {
+        // Nothing is forbidden to who runs this.
+        return;
+    }
+    let mut catalog = Catalog::default();
+    catalog.refresh(rig.path(), &Default::default());
+    assert_eq!(catalog.unreadable().len(), 1);
+    catalog.save(rig.path());
+    allow(0o600);
+    for catalog in [&mut catalog, &mut Catalog::default()] {
+        catalog.refresh(rig.path(), &Default::default());
+        assert!(catalog.unreadable().is_empty() && catalog.summary("s").is_some());
+    }
 }
 
 #[test]
@@ -290,7 +336,7 @@ fn large_files_are_glanced_at_then_read() {
         + &"x".repeat(12 << 20)
         + "\"}\n";
     large(&rig, "big", &format!("{filler}{name}{}", filler.replace("\"c\"", "\"d\"")));
-    let mut catalog = super::super::catalog::Catalog::default();
+    let mut catalog = Catalog::default();
     let begin = std::time::Instant::now();
     catalog.refresh(rig.path(), &Default::default());
     let glanced = catalog.summary("big").unwrap().clone();
@@ -298,7 +344,7 @@ fn large_files_are_glanced_at_then_read() {
     assert_eq!(glanced.facts.first_prompt.as_deref(), Some("first"));
     assert_eq!(glanced.facts.last_prompt.as_deref(), Some("last"));
     assert_eq!((glanced.facts.updated_at.as_str(), glanced.facts.entry_count), ("2026-01-01T00:00:03.000Z", None));
-    // The store's thread reads on and keeps what it found; its end waits for the thread.
+    // The store's thread reads on and keeps what it found.
     let full = loop {
         let facts = rig.store.list(&Filter::default()).0.remove(0);
         if facts.entry_count.is_some() {
@@ -310,13 +356,19 @@ fn large_files_are_glanced_at_then_read() {
     let told = scanned.recv_timeout(std::time::Duration::from_secs(20)).unwrap();
     assert_eq!((told.id.as_str(), told.entry_count), ("big", Some(2)), "whoever was shown less hears of it");
     rig.store = Store::new(None, SETTINGS).unwrap();
-    let list = std::fs::read_to_string(rig.path().join(".kli-list")).unwrap();
+    // The thread may have held the store last, and then nobody waited for it.
+    let list = loop {
+        match std::fs::read_to_string(rig.path().join(".kli-list")) {
+            Ok(list) => break list,
+            Err(_) => std::thread::yield_now(),
+        }
+    };
     assert_eq!(list.lines().count(), 1);
-    let mut cached = super::super::catalog::Catalog::default();
+    let mut cached = Catalog::default();
     cached.refresh(rig.path(), &Default::default());
     assert!(!cached.summary("big").unwrap().glanced);
     std::fs::write(rig.path().join(".kli-list"), "damaged\n{}\n").unwrap();
-    let mut damaged = super::super::catalog::Catalog::default();
+    let mut damaged = Catalog::default();
     damaged.refresh(rig.path(), &Default::default());
     assert!(damaged.summary("big").unwrap().glanced);
 }
