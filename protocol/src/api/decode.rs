@@ -12,6 +12,13 @@ const NULLABLE: [&str; 3] = ["entryId", "leafId", "label"];
 /// Reads parameters as `T`, or says in one sentence what is wrong with them. Half a surrogate pair, as an editor
 /// sends that cuts text between UTF-16 units, is read as U+FFFD.
 pub fn decode_params<T: DeserializeOwned>(raw: Option<&str>) -> Result<T, ApiError> {
+    // Read once more where it fails, instead of copied wherever it does not.
+    T::deserialize(Value::Object(given::<T>(raw)?))
+        .map_err(|e| ApiError::invalid_params(given::<T>(raw).map_or(e.to_string(), |given| fault::<T>(given, &e))))
+}
+
+/// The parameters by name.
+fn given<T: DeserializeOwned>(raw: Option<&str>) -> Result<Map<String, Value>, ApiError> {
     let value = match raw {
         None => Value::Object(Map::new()),
         Some(raw) => serde_json::from_str(&without_lone_surrogates(raw))
@@ -24,7 +31,24 @@ pub fn decode_params<T: DeserializeOwned>(raw: Option<&str>) -> Result<T, ApiErr
         _ => return Err(ApiError::invalid_params("params must be an object or an array")),
     };
     fields.retain(|name, value| !value.is_null() || NULLABLE.contains(&name.as_str()));
-    T::deserialize(Value::Object(fields)).map_err(|e| ApiError::invalid_params(format!("invalid params: {e}")))
+    Ok(fields)
+}
+
+/// The fault in one sentence, with the parameter that it lies in: given alone, that one is refused in the same words.
+fn fault<T: DeserializeOwned>(given: Map<String, Value>, error: &serde_json::Error) -> String {
+    let why = error.to_string();
+    let names = param_names::<T>();
+    let itself = |name: &str, starts: &str| why.starts_with(&format!("{starts} `{name}`"));
+    let is_missing = names.iter().any(|name| !given.contains_key(*name) && itself(name, "missing field"));
+    let is_unknown = given.keys().any(|name| !names.contains(&name.as_str()) && itself(name, "unknown field"));
+    if is_missing || is_unknown {
+        return format!("invalid params: {why}");
+    }
+    let refused = given.into_iter().find_map(|(name, value)| {
+        let alone = T::deserialize(Value::Object(Map::from_iter([(name.clone(), value)])));
+        alone.err().filter(|e| e.to_string() == why).map(|_| name)
+    });
+    format!("invalid params: {}{why}", refused.map(|name| format!("{name}: ")).unwrap_or_default())
 }
 
 fn by_position<T: DeserializeOwned>(values: Vec<Value>) -> Result<Map<String, Value>, ApiError> {
@@ -86,7 +110,7 @@ pub(super) fn nullable<'de, D: Deserializer<'de>, T: serde::Deserialize<'de>>(d:
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::{CreateSessionParams, NavigateTreeParams, PromptParams, SetLabelParams};
+    use crate::api::{CreateSessionParams, InitializeParams, NavigateTreeParams, PromptParams, SetLabelParams};
 
     #[test]
     fn names_come_in_the_order_of_the_contract() {
@@ -125,9 +149,26 @@ mod tests {
             (r#"{"sessionId":"s","entryId":"e","colour":1}"#, "colour"),
             (r#"["s","e","p","more","and","still","more","x"]"#, "at most"),
             (r#"3"#, "object or an array"),
+            (r#"{"sessionId":"s","entryId":5}"#, "invalid params: entryId: invalid type"),
+            (r#"{"sessionId":[],"entryId":"e"}"#, "invalid params: sessionId: invalid type"),
+            (r#"{"entryId":"e","position":"under","sessionId":"s"}"#, "invalid params: position: unknown variant"),
+            (r#"["s","e",true,7]"#, "invalid params: instructions: invalid type"),
         ] {
             let e = decode_params::<NavigateTreeParams>(Some(raw)).unwrap_err();
             assert_eq!(e.code, crate::error::code::INVALID_PARAMS);
+            assert!(e.message.contains(says), "{raw}: {}", e.message);
+        }
+    }
+
+    #[test]
+    fn a_fault_inside_a_parameter_is_named_with_it() {
+        for (raw, says) in [
+            (r#"{"clientInfo":{}}"#, "invalid params: clientInfo: missing field `name`"),
+            (r#"{"protocolVersion":1,"clientInfo":{"name":3}}"#, "invalid params: clientInfo: invalid type"),
+            (r#"{"clientInfo":{"name":"a","version":"1"},"protocolVersion":-1}"#, "protocolVersion: invalid value"),
+            (r#"{"protocolVersion":1}"#, "invalid params: missing field `clientInfo`"),
+        ] {
+            let e = decode_params::<InitializeParams>(Some(raw)).unwrap_err();
             assert!(e.message.contains(says), "{raw}: {}", e.message);
         }
     }
