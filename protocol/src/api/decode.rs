@@ -1,9 +1,11 @@
 //! Reading the parameters of a call: by name or by position, null as absent, unknown names refused.
 
+use serde::Deserialize as _;
 use serde::de::{DeserializeOwned, Deserializer, Error as _, Visitor};
 use serde_json::{Map, Value};
 
 use crate::error::ApiError;
+use crate::record::Content;
 use crate::surrogates::without_lone_surrogates;
 
 /// Parameters where null has a meaning of its own.
@@ -107,10 +109,44 @@ pub(super) fn nullable<'de, D: Deserializer<'de>, T: serde::Deserialize<'de>>(d:
     <Option<T> as serde::Deserialize>::deserialize(d)
 }
 
+/// Content that a caller gives. Files may hold anything; here a block without what belongs to it is refused, and not
+/// taken for an empty one. Types that we do not know are kept.
+pub(super) fn content<'de, D: Deserializer<'de>>(d: D) -> Result<Content, D::Error> {
+    let value = Value::deserialize(d)?;
+    let is_content = match &value {
+        Value::String(_) => true,
+        Value::Array(blocks) => blocks.iter().all(|block| block.is_string() || is_block(block)),
+        _ => false,
+    };
+    if !is_content {
+        return Err(D::Error::custom("text, or a list of blocks, each with its `type` and what belongs to it"));
+    }
+    Content::deserialize(value).map_err(D::Error::custom)
+}
+
+/// The same for a parameter that may be left out.
+pub(super) fn some_content<'de, D: Deserializer<'de>>(d: D) -> Result<Option<Content>, D::Error> {
+    content(d).map(Some)
+}
+
+fn is_block(block: &Value) -> bool {
+    let has_text = |field| block.get(field).is_some_and(Value::is_string);
+    match block.get("type").and_then(Value::as_str) {
+        Some("text") => has_text("text"),
+        Some("image") => has_text("data") && has_text("mimeType"),
+        Some("thinking") => has_text("thinking"),
+        Some("toolCall") => has_text("id") && has_text("name") && block.get("arguments").is_some_and(Value::is_object),
+        Some(_) => true,
+        None => false,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::{CreateSessionParams, InitializeParams, NavigateTreeParams, PromptParams, SetLabelParams};
+    use crate::api::{
+        AppendEntryParams, CreateSessionParams, InitializeParams, NavigateTreeParams, PromptParams, SetLabelParams,
+    };
 
     #[test]
     fn names_come_in_the_order_of_the_contract() {
@@ -171,5 +207,43 @@ mod tests {
             let e = decode_params::<InitializeParams>(Some(raw)).unwrap_err();
             assert!(e.message.contains(says), "{raw}: {}", e.message);
         }
+    }
+
+    #[test]
+    fn content_that_a_caller_gives() {
+        let read = |content: &str| {
+            let raw = format!(r#"{{"sessionId":"s","customType":"x","content":{content}}}"#);
+            decode_params::<AppendEntryParams>(Some(&raw)).map(|params| params.content)
+        };
+        let fits = [
+            r#""""#,
+            "[]",
+            r#"["a"]"#,
+            r#"[{"type":"text","text":""}]"#,
+            r#"[{"type":"image","data":"","mimeType":"image/png"}]"#,
+            r#"[{"type":"theirs"}]"#,
+        ];
+        for content in fits {
+            assert!(read(content).unwrap().is_some(), "{content}");
+        }
+        let odd = [
+            "5",
+            "{}",
+            "[5]",
+            "[null]",
+            r#"[{"text":"no type"}]"#,
+            r#"[{"type":5}]"#,
+            r#"[{"type":"text"}]"#,
+            r#"[{"type":"text","text":null}]"#,
+            r#"[{"type":"text","text":["a"]}]"#,
+            r#"[{"type":"text","text":"a"},{"type":"image","data":"aGk="}]"#,
+            r#"[{"type":"toolCall","id":"c","name":"n","arguments":"{}"}]"#,
+            r#"[{"type":"thinking"}]"#,
+        ];
+        for content in odd {
+            let error = read(content).unwrap_err();
+            assert!(error.message.contains("content: text, or a list of blocks"), "{content}: {}", error.message);
+        }
+        assert_eq!(read("null").unwrap(), None);
     }
 }
