@@ -119,6 +119,7 @@ async fn upgrade(http: &Http, mut request: HttpRequest<Incoming>, permit: Connec
     let max_in_flight = limits.max_in_flight;
     let layers = RpcServiceBuilder::new().layer_fn(move |inner| Door { inner, room: room.clone(), max_in_flight });
     request.extensions_mut().insert(http.caller.clone());
+    request.extensions_mut().insert(Accepting::default());
     match ws::connect(request, config(limits), methods, connection, layers).await {
         Ok((response, websocket)) => {
             *http.upgraded.lock().unwrap_or_else(PoisonError::into_inner) = Some(websocket.boxed());
@@ -193,6 +194,17 @@ impl IdProvider for Numbers {
     }
 }
 
+/// Held while a subscription of one connection is accepted. The library tells the client its number before it has it
+/// on its list, and would not find one that is ended at once. A mutex, since both happen in tasks of the library.
+#[derive(Clone, Default)]
+pub(super) struct Accepting(Arc<tokio::sync::Mutex<()>>);
+
+impl Accepting {
+    pub(super) async fn hold(&self) -> impl Drop {
+        self.0.lock().await
+    }
+}
+
 /// Between the library's reading and its calling.
 struct Door<T> {
     inner: T,
@@ -231,7 +243,18 @@ where
                 Err(error) => return refused(request.id, error),
             }
         }
-        let call = self.inner.call(request);
+        let accepting = request.extensions.get::<Accepting>().filter(|_| ENDS.contains(&&*request.method)).cloned();
+        let call = match accepting {
+            None => self.inner.call(request).boxed(),
+            Some(accepting) => {
+                let inner = self.inner.clone();
+                async move {
+                    drop(accepting.hold().await);
+                    inner.call(request).await
+                }
+                .boxed()
+            }
+        };
         async move {
             let response = call.await;
             drop(permit);

@@ -213,6 +213,22 @@ async fn calls_and_subscriptions_over_websocket() {
     served.stop().await;
 }
 
+/// The library sends the number of a subscription before it knows it itself.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_subscription_over_websocket_can_be_ended_at_once() {
+    let served = Served::start();
+    let mut socket = WebSocket::open(&served).await;
+    for _ in 0..300 {
+        socket.send(r#"{"jsonrpc":"2.0","id":1,"method":"registerTools","params":{"tools":[]}}"#).await;
+        let number = socket.receive().await["result"].as_u64().unwrap();
+        let end = json!({ "jsonrpc": "2.0", "id": 2, "method": "unregisterTools", "params": [number] });
+        socket.send(&end.to_string()).await;
+        assert_eq!(socket.receive().await["result"], true);
+    }
+    drop(socket);
+    served.stop().await;
+}
+
 #[tokio::test]
 async fn a_websocket_is_closed_when_the_daemon_stops() {
     let served = Served::with(Limits { drain: Duration::from_millis(100), ..Limits::default() });
