@@ -258,7 +258,7 @@ impl Decoder {
     fn unended(&mut self, headers: Headers) -> Option<Found> {
         let length = self.buf.len() - self.start;
         match self.framing {
-            Framing::Lines if length > self.max => {
+            Framing::Lines if length > self.max && (length > self.max + 1 || !self.buf.ends_with(b"\r")) => {
                 self.clear();
                 self.fresh = false;
                 self.state = State::SkipLine;
@@ -282,11 +282,12 @@ impl Decoder {
 
     /// A line as a message, unless it is blank.
     fn message(&mut self, start: usize, end: usize) -> Option<Found> {
-        if end - start > self.max {
+        let line = self.buf.get(start..end)?;
+        // A carriage return is part of the line's end, not of the message.
+        if line.strip_suffix(b"\r").unwrap_or(line).len() > self.max {
             self.fresh = false;
             return Some(Found::Oversized);
         }
-        let line = self.buf.get(start..end)?;
         let unmarked = if self.fresh { line.strip_prefix(BOM).unwrap_or(line) } else { line };
         let begin = end - unmarked.trim_ascii_start().len();
         let text = unmarked.trim_ascii();

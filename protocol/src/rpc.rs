@@ -69,7 +69,10 @@ pub fn parse(message: &[u8]) -> Parsed<'_> {
 
 /// Reads one request or notification.
 pub fn parse_call(text: &str) -> Result<Request<'_>, Invalid<'_>> {
+    // The derived code would read an array too, as the fields in their order.
+    let is_object = text.trim_ascii_start().starts_with('{');
     let fault = match serde_json::from_str::<Request>(text) {
+        _ if !is_object => "it must be an object".to_owned(),
         Ok(request) if request.id.is_none_or(|id| is_id(id.get())) => return Ok(request),
         Ok(_) => "the id must be a string, a number or null".to_owned(),
         Err(e) => e.to_string(),
@@ -77,7 +80,7 @@ pub fn parse_call(text: &str) -> Result<Request<'_>, Invalid<'_>> {
     if let Err(e) = serde_json::from_str::<IgnoredAny>(text) {
         return Err(unparsable(format!("the message is not JSON: {e}")));
     }
-    let id = serde_json::from_str::<IdOnly>(text).ok().and_then(|message| message.id);
+    let id = serde_json::from_str::<IdOnly>(text).ok().filter(|_| is_object).and_then(|message| message.id);
     let error = ApiError { code: code::INVALID_REQUEST, message: format!("invalid request: {fault}"), data: None };
     Err(Invalid { id: id.filter(|id| is_id(id.get())), error })
 }
@@ -157,6 +160,14 @@ mod tests {
         check(br#"{"jsonrpc":"2.0","method":"m","id":true}"#, "-32600 -");
         check(br#"{"jsonrpc":"2.0","method":"m","method":"n","id":1}"#, "-32600 1");
         check(br#"{"jsonrpc":"2.0","result":1,"id":1}"#, "-32600 1");
+    }
+
+    #[test]
+    fn a_member_of_a_batch_is_an_object() {
+        for member in [r#"["2.0",1,"m",[]]"#, r#"["2.0",null,"m",{}]"#, "[1]", "[]", "[[]]", r#""m""#, "null"] {
+            let invalid = parse_call(member).unwrap_err();
+            assert_eq!((invalid.error.code, invalid.id.map(RawValue::get)), (code::INVALID_REQUEST, None), "{member}");
+        }
     }
 
     #[test]

@@ -256,7 +256,7 @@ fn parameters() {
         }
         assert_eq!(session.client.error(method, params).code(), -32602, "{method}");
     }
-    for content in [json!(5), json!({}), json!([5]), json!([{ "text": "no type" }])] {
+    for content in [json!(5), json!({}), json!([5]), json!([{ "text": "no type" }]), json!([{ "type": "text" }])] {
         let note = json!({ "customType": "x", "content": content });
         assert_eq!(session.error("appendEntry", note).code(), -32602, "{content}");
         let result = json!({ "callId": "c", "content": content });

@@ -19,7 +19,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use futures_util::future::{BoxFuture, FutureExt};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use hyper::body::{Body, Incoming};
-use hyper::{Method as Verb, StatusCode};
+use hyper::{Method as Verb, StatusCode, header};
 use jsonrpsee::core::middleware::{Batch, BatchEntry, Notification, RpcServiceBuilder, RpcServiceT};
 use jsonrpsee::core::server::{BatchResponseBuilder, MethodResponse};
 use jsonrpsee::core::traits::IdProvider;
@@ -104,7 +104,7 @@ async fn answer(http: Arc<Http>, request: HttpRequest<Incoming>) -> Result<HttpR
     Ok(if ws::is_upgrade_request(&request) {
         upgrade(&http, request, permit).await
     } else if request.method() == Verb::POST {
-        post(&http, request.into_body()).await
+        post(&http, request).await
     } else {
         response::method_not_allowed()
     })
@@ -119,6 +119,7 @@ async fn upgrade(http: &Http, mut request: HttpRequest<Incoming>, permit: Connec
     let max_in_flight = limits.max_in_flight;
     let layers = RpcServiceBuilder::new().layer_fn(move |inner| Door { inner, room: room.clone(), max_in_flight });
     request.extensions_mut().insert(http.caller.clone());
+    request.extensions_mut().insert(Accepting::default());
     match ws::connect(request, config(limits), methods, connection, layers).await {
         Ok((response, websocket)) => {
             *http.upgraded.lock().unwrap_or_else(PoisonError::into_inner) = Some(websocket.boxed());
@@ -131,11 +132,16 @@ async fn upgrade(http: &Http, mut request: HttpRequest<Incoming>, permit: Connec
     }
 }
 
-async fn post(http: &Http, body: Incoming) -> HttpResponse {
+async fn post(http: &Http, request: HttpRequest<Incoming>) -> HttpResponse {
     let max = http.shared.limits.max_message_bytes;
-    let message = match read(body, max).await {
+    let too_large = || response::too_large(u32::try_from(max).unwrap_or(u32::MAX));
+    // A client that asks first need not send what will be passed over.
+    if request.headers().contains_key(header::EXPECT) && request.body().size_hint().lower() > max as u64 {
+        return too_large();
+    }
+    let message = match read(request.into_body(), max).await {
         Ok(Some(message)) => message,
-        Ok(None) => return response::too_large(u32::try_from(max).unwrap_or(u32::MAX)),
+        Ok(None) => return too_large(),
         Err(error) => {
             tracing::debug!(%error, "a POST broke off");
             return response::malformed();
@@ -150,20 +156,17 @@ async fn post(http: &Http, body: Incoming) -> HttpResponse {
     response::ok_response(reply)
 }
 
-/// A body. None: it is too large.
+/// A body. None: it is too large, and was passed over: a client that still writes would not come to read the answer.
 async fn read(mut body: Incoming, max: usize) -> Result<Option<Vec<u8>>, hyper::Error> {
-    if body.size_hint().lower() > max as u64 {
-        return Ok(None);
-    }
-    let mut message = Vec::new();
+    let mut message = (body.size_hint().lower() <= max as u64).then(Vec::new);
     while let Some(frame) = std::future::poll_fn(|cx| Pin::new(&mut body).poll_frame(cx)).await {
         let Ok(piece) = frame?.into_data() else { continue };
-        if message.len() + piece.len() > max {
-            return Ok(None);
+        message = message.filter(|message| message.len() + piece.len() <= max);
+        if let Some(message) = &mut message {
+            message.extend_from_slice(&piece);
         }
-        message.extend_from_slice(&piece);
     }
-    Ok(Some(message))
+    Ok(message)
 }
 
 fn config(limits: &Limits) -> ServerConfig {
@@ -188,6 +191,17 @@ impl IdProvider for Numbers {
     fn next_id(&self) -> SubscriptionId<'static> {
         static LAST: AtomicU64 = AtomicU64::new(0);
         SubscriptionId::Num(LAST.fetch_add(1, Ordering::Relaxed) + 1)
+    }
+}
+
+/// Held while a subscription of one connection is accepted. The library tells the client its number before it has it
+/// on its list, and would not find one that is ended at once. A mutex, since both happen in tasks of the library.
+#[derive(Clone, Default)]
+pub(super) struct Accepting(Arc<tokio::sync::Mutex<()>>);
+
+impl Accepting {
+    pub(super) async fn hold(&self) -> impl Drop {
+        self.0.lock().await
     }
 }
 
@@ -229,7 +243,18 @@ where
                 Err(error) => return refused(request.id, error),
             }
         }
-        let call = self.inner.call(request);
+        let accepting = request.extensions.get::<Accepting>().filter(|_| ENDS.contains(&&*request.method)).cloned();
+        let call = match accepting {
+            None => self.inner.call(request).boxed(),
+            Some(accepting) => {
+                let inner = self.inner.clone();
+                async move {
+                    drop(accepting.hold().await);
+                    inner.call(request).await
+                }
+                .boxed()
+            }
+        };
         async move {
             let response = call.await;
             drop(permit);

@@ -13,6 +13,7 @@ use kli_protocol::{ApiError, decode_params};
 use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
 
+use super::http::Accepting;
 use super::{Caller, Feed, Service};
 
 /// A subscription that is being made.
@@ -127,6 +128,7 @@ impl<S: Service> Module<S> {
             End::NAME,
             move |params, pending: PendingSubscriptionSink, _, extensions| {
                 let caller = extensions.get::<Caller>().cloned().unwrap_or_default();
+                let accepting = extensions.get::<Accepting>().cloned().unwrap_or_default();
                 let feed = decode_params::<Begin::Params>(params.as_str())
                     .map(|params| unpanicked(Begin::NAME, open(&service, caller, params)));
                 async move {
@@ -135,7 +137,7 @@ impl<S: Service> Module<S> {
                         Err(error) => Err(error),
                     };
                     match feed {
-                        Ok(feed) => forward(feed, pending).await,
+                        Ok(feed) => forward(feed, pending, accepting).await,
                         Err(error) => pending.reject(error_object(error)).await,
                     }
                 }
@@ -147,8 +149,10 @@ impl<S: Service> Module<S> {
 
 /// Sends what the feed gives until either side ends. The queue of the connection is short, so that one that is not
 /// read soon stops the pulling.
-async fn forward(mut feed: Feed, pending: PendingSubscriptionSink) {
+async fn forward(mut feed: Feed, pending: PendingSubscriptionSink, accepting: Accepting) {
+    let held = accepting.hold().await;
     let Ok(sink) = pending.accept().await else { return };
+    drop(held);
     let all = async {
         while let Some(text) = feed.next().await {
             let Ok(result) = RawValue::from_string(text.as_ref().to_owned()) else {

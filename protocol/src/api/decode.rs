@@ -1,9 +1,11 @@
 //! Reading the parameters of a call: by name or by position, null as absent, unknown names refused.
 
+use serde::Deserialize as _;
 use serde::de::{DeserializeOwned, Deserializer, Error as _, Visitor};
 use serde_json::{Map, Value};
 
 use crate::error::ApiError;
+use crate::record::Content;
 use crate::surrogates::without_lone_surrogates;
 
 /// Parameters where null has a meaning of its own.
@@ -12,6 +14,13 @@ const NULLABLE: [&str; 3] = ["entryId", "leafId", "label"];
 /// Reads parameters as `T`, or says in one sentence what is wrong with them. Half a surrogate pair, as an editor
 /// sends that cuts text between UTF-16 units, is read as U+FFFD.
 pub fn decode_params<T: DeserializeOwned>(raw: Option<&str>) -> Result<T, ApiError> {
+    // Read once more where it fails, instead of copied wherever it does not.
+    T::deserialize(Value::Object(given::<T>(raw)?))
+        .map_err(|e| ApiError::invalid_params(given::<T>(raw).map_or(e.to_string(), |given| fault::<T>(given, &e))))
+}
+
+/// The parameters by name.
+fn given<T: DeserializeOwned>(raw: Option<&str>) -> Result<Map<String, Value>, ApiError> {
     let value = match raw {
         None => Value::Object(Map::new()),
         Some(raw) => serde_json::from_str(&without_lone_surrogates(raw))
@@ -24,7 +33,24 @@ pub fn decode_params<T: DeserializeOwned>(raw: Option<&str>) -> Result<T, ApiErr
         _ => return Err(ApiError::invalid_params("params must be an object or an array")),
     };
     fields.retain(|name, value| !value.is_null() || NULLABLE.contains(&name.as_str()));
-    T::deserialize(Value::Object(fields)).map_err(|e| ApiError::invalid_params(format!("invalid params: {e}")))
+    Ok(fields)
+}
+
+/// The fault in one sentence, with the parameter that it lies in: given alone, that one is refused in the same words.
+fn fault<T: DeserializeOwned>(given: Map<String, Value>, error: &serde_json::Error) -> String {
+    let why = error.to_string();
+    let names = param_names::<T>();
+    let itself = |name: &str, starts: &str| why.starts_with(&format!("{starts} `{name}`"));
+    let is_missing = names.iter().any(|name| !given.contains_key(*name) && itself(name, "missing field"));
+    let is_unknown = given.keys().any(|name| !names.contains(&name.as_str()) && itself(name, "unknown field"));
+    if is_missing || is_unknown {
+        return format!("invalid params: {why}");
+    }
+    let refused = given.into_iter().find_map(|(name, value)| {
+        let alone = T::deserialize(Value::Object(Map::from_iter([(name.clone(), value)])));
+        alone.err().filter(|e| e.to_string() == why).map(|_| name)
+    });
+    format!("invalid params: {}{why}", refused.map(|name| format!("{name}: ")).unwrap_or_default())
 }
 
 fn by_position<T: DeserializeOwned>(values: Vec<Value>) -> Result<Map<String, Value>, ApiError> {
@@ -83,10 +109,44 @@ pub(super) fn nullable<'de, D: Deserializer<'de>, T: serde::Deserialize<'de>>(d:
     <Option<T> as serde::Deserialize>::deserialize(d)
 }
 
+/// Content that a caller gives. Files may hold anything; here a block without what belongs to it is refused, and not
+/// taken for an empty one. Types that we do not know are kept.
+pub(super) fn content<'de, D: Deserializer<'de>>(d: D) -> Result<Content, D::Error> {
+    let value = Value::deserialize(d)?;
+    let is_content = match &value {
+        Value::String(_) => true,
+        Value::Array(blocks) => blocks.iter().all(|block| block.is_string() || is_block(block)),
+        _ => false,
+    };
+    if !is_content {
+        return Err(D::Error::custom("text, or a list of blocks, each with its `type` and what belongs to it"));
+    }
+    Content::deserialize(value).map_err(D::Error::custom)
+}
+
+/// The same for a parameter that may be left out.
+pub(super) fn some_content<'de, D: Deserializer<'de>>(d: D) -> Result<Option<Content>, D::Error> {
+    content(d).map(Some)
+}
+
+fn is_block(block: &Value) -> bool {
+    let has_text = |field| block.get(field).is_some_and(Value::is_string);
+    match block.get("type").and_then(Value::as_str) {
+        Some("text") => has_text("text"),
+        Some("image") => has_text("data") && has_text("mimeType"),
+        Some("thinking") => has_text("thinking"),
+        Some("toolCall") => has_text("id") && has_text("name") && block.get("arguments").is_some_and(Value::is_object),
+        Some(_) => true,
+        None => false,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::{CreateSessionParams, NavigateTreeParams, PromptParams, SetLabelParams};
+    use crate::api::{
+        AppendEntryParams, CreateSessionParams, InitializeParams, NavigateTreeParams, PromptParams, SetLabelParams,
+    };
 
     #[test]
     fn names_come_in_the_order_of_the_contract() {
@@ -125,10 +185,65 @@ mod tests {
             (r#"{"sessionId":"s","entryId":"e","colour":1}"#, "colour"),
             (r#"["s","e","p","more","and","still","more","x"]"#, "at most"),
             (r#"3"#, "object or an array"),
+            (r#"{"sessionId":"s","entryId":5}"#, "invalid params: entryId: invalid type"),
+            (r#"{"sessionId":[],"entryId":"e"}"#, "invalid params: sessionId: invalid type"),
+            (r#"{"entryId":"e","position":"under","sessionId":"s"}"#, "invalid params: position: unknown variant"),
+            (r#"["s","e",true,7]"#, "invalid params: instructions: invalid type"),
         ] {
             let e = decode_params::<NavigateTreeParams>(Some(raw)).unwrap_err();
             assert_eq!(e.code, crate::error::code::INVALID_PARAMS);
             assert!(e.message.contains(says), "{raw}: {}", e.message);
         }
+    }
+
+    #[test]
+    fn a_fault_inside_a_parameter_is_named_with_it() {
+        for (raw, says) in [
+            (r#"{"clientInfo":{}}"#, "invalid params: clientInfo: missing field `name`"),
+            (r#"{"protocolVersion":1,"clientInfo":{"name":3}}"#, "invalid params: clientInfo: invalid type"),
+            (r#"{"clientInfo":{"name":"a","version":"1"},"protocolVersion":-1}"#, "protocolVersion: invalid value"),
+            (r#"{"protocolVersion":1}"#, "invalid params: missing field `clientInfo`"),
+        ] {
+            let e = decode_params::<InitializeParams>(Some(raw)).unwrap_err();
+            assert!(e.message.contains(says), "{raw}: {}", e.message);
+        }
+    }
+
+    #[test]
+    fn content_that_a_caller_gives() {
+        let read = |content: &str| {
+            let raw = format!(r#"{{"sessionId":"s","customType":"x","content":{content}}}"#);
+            decode_params::<AppendEntryParams>(Some(&raw)).map(|params| params.content)
+        };
+        let fits = [
+            r#""""#,
+            "[]",
+            r#"["a"]"#,
+            r#"[{"type":"text","text":""}]"#,
+            r#"[{"type":"image","data":"","mimeType":"image/png"}]"#,
+            r#"[{"type":"theirs"}]"#,
+        ];
+        for content in fits {
+            assert!(read(content).unwrap().is_some(), "{content}");
+        }
+        let odd = [
+            "5",
+            "{}",
+            "[5]",
+            "[null]",
+            r#"[{"text":"no type"}]"#,
+            r#"[{"type":5}]"#,
+            r#"[{"type":"text"}]"#,
+            r#"[{"type":"text","text":null}]"#,
+            r#"[{"type":"text","text":["a"]}]"#,
+            r#"[{"type":"text","text":"a"},{"type":"image","data":"aGk="}]"#,
+            r#"[{"type":"toolCall","id":"c","name":"n","arguments":"{}"}]"#,
+            r#"[{"type":"thinking"}]"#,
+        ];
+        for content in odd {
+            let error = read(content).unwrap_err();
+            assert!(error.message.contains("content: text, or a list of blocks"), "{content}: {}", error.message);
+        }
+        assert_eq!(read("null").unwrap(), None);
     }
 }

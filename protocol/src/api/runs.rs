@@ -393,6 +393,7 @@ pub struct ClientToolCall {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct SubmitToolResultParams {
     pub call_id: String,
+    #[serde(deserialize_with = "super::decode::content")]
     pub content: Content,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub is_error: Option<bool>,

@@ -354,7 +354,7 @@ pub struct AppendEntryParams {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub data: Option<Value>,
     /// For a `custom_message`, which the model sees.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "super::decode::some_content")]
     pub content: Option<Content>,
     /// Whether clients show the message.
     #[serde(default, skip_serializing_if = "Option::is_none")]

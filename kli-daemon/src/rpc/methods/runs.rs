@@ -8,9 +8,8 @@ use kli_protocol::api::{
     self, AbortResult, Approvals, Behavior, Empty, EntryIdResult, Image, ListJobsResult, ModelRef, PromptParams,
     PromptResult,
 };
-use kli_protocol::record::{Block, Content, ImageBlock};
+use kli_protocol::record::{Block, ImageBlock};
 use kli_protocol::{ApiError, ErrorKind};
-use serde_json::Value;
 
 use super::Context;
 use crate::rpc::{Caller, Module, register};
@@ -109,7 +108,6 @@ pub(super) fn register_all(module: &mut Module<Context>) {
     });
     register::<api::SubmitToolResult, _, _>(module, |context, _, params| async move {
         let is_error = params.is_error == Some(true);
-        check_content(&params.content)?;
         context.registry.deps.client_tools.submit(&params.call_id, params.content, is_error)?;
         Ok(Empty {})
     });
@@ -180,21 +178,6 @@ pub(super) fn check_key(key: Option<&str>) -> Result<(), ApiError> {
         Some(key) if key.is_empty() || key.chars().count() > MAX_KEY => {
             Err(ApiError::invalid_params(format!("idempotencyKey: 1 to {MAX_KEY} characters")))
         }
-        _ => Ok(()),
-    }
-}
-
-/// Files may hold anything; what a caller gives is text or blocks that can be sent. Types that we do not know are kept.
-pub(super) fn check_content(content: &Content) -> Result<(), ApiError> {
-    const KNOWN: [&str; 4] = ["text", "image", "thinking", "toolCall"];
-    let faulty = |block: &Block| match block {
-        Block::Unknown(value) => value.get("type").and_then(Value::as_str).is_none_or(|kind| KNOWN.contains(&kind)),
-        _ => false,
-    };
-    match content {
-        Content::Blocks(blocks) if blocks.iter().any(faulty) => Err(ApiError::invalid_params(
-            "content: text, or a list of blocks, each with its `type` and what belongs to it",
-        )),
         _ => Ok(()),
     }
 }

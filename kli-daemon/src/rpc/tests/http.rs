@@ -82,6 +82,31 @@ async fn other_verbs_and_keep_alive() {
     served.stop().await;
 }
 
+/// Whoever writes all of it before reading gets the answer, and goes on.
+#[tokio::test]
+async fn a_post_above_the_limit_is_passed_over() {
+    let served = Served::with(Limits { max_message_bytes: 1000, ..Limits::default() });
+    let mut client = served.connect().await;
+    let large = "x".repeat(4 << 20);
+    client.send(format!("POST / HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n{large}", large.len())).await;
+    let chunked = format!("{:x}\r\n{large}\r\n0\r\n\r\n", large.len());
+    client.send(format!("POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n{chunked}")).await;
+    client
+        .send(format!(
+            "POST / HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{PING}",
+            PING.len()
+        ))
+        .await;
+    let text = String::from_utf8(client.rest().await).unwrap();
+    assert_eq!(text.matches("HTTP/1.1 413").count(), 2, "{text}");
+    assert!(text.contains("HTTP/1.1 200") && text.contains(r#""protocolVersion""#), "{text}");
+    let mut client = served.connect().await;
+    client.send("POST / HTTP/1.1\r\nhost: x\r\nexpect: 100-continue\r\ncontent-length: 9000\r\n\r\n").await;
+    let text = String::from_utf8(client.rest().await).unwrap();
+    assert_eq!(response(&text).0, 413, "asked first, answered at once");
+    served.stop().await;
+}
+
 /// Whoever has closed the sending half still gets the answers, then the end; whoever is gone is noticed.
 #[tokio::test]
 async fn a_half_closed_post_is_answered() {
@@ -185,6 +210,22 @@ async fn calls_and_subscriptions_over_websocket() {
     assert_eq!(short(&socket.receive().await), "1 ok");
     drop(socket);
     served.service.noted("closed 1").await;
+    served.stop().await;
+}
+
+/// The library sends the number of a subscription before it knows it itself.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_subscription_over_websocket_can_be_ended_at_once() {
+    let served = Served::start();
+    let mut socket = WebSocket::open(&served).await;
+    for _ in 0..300 {
+        socket.send(r#"{"jsonrpc":"2.0","id":1,"method":"registerTools","params":{"tools":[]}}"#).await;
+        let number = socket.receive().await["result"].as_u64().unwrap();
+        let end = json!({ "jsonrpc": "2.0", "id": 2, "method": "unregisterTools", "params": [number] });
+        socket.send(&end.to_string()).await;
+        assert_eq!(socket.receive().await["result"], true);
+    }
+    drop(socket);
     served.stop().await;
 }
 
