@@ -209,6 +209,14 @@ fn anthropic(body: &Value, headers: &[(String, String)], found: &mut Vec<String>
                     }
                     open.push(id.to_owned());
                 }
+                Some("tool_result") if block["is_error"] == true => {
+                    let mut inside = block["content"].as_array().into_iter().flatten();
+                    if inside.any(|part| part["type"] != "text") {
+                        found.push(format!(
+                            "{at}.content.{k}.tool_result: all content must be type \"text\" if \"is_error\" is true"
+                        ));
+                    }
+                }
                 Some("thinking") if is_blank(&block["signature"]) => {
                     found.push(format!("{at}.content.{k}.thinking.signature: Field required"));
                 }
@@ -394,6 +402,8 @@ mod tests {
         let text = json!({ "type": "text", "text": "next" });
         let thinking = json!({ "role": "assistant", "content": [{ "type": "thinking", "thinking": "x" }, text] });
         let answer = |blocks: Value| json!({ "role": "user", "content": blocks });
+        let failed =
+            json!({ "type": "tool_result", "tool_use_id": "a", "is_error": true, "content": [{ "type": "image" }] });
         for (messages, expected) in [
             (json!([user]), ""),
             (json!([user, calls, answer(json!([result("a"), result("b"), text]))]), ""),
@@ -406,6 +416,7 @@ mod tests {
             (json!([user, thinking]), "signature"),
             (json!([calls, answer(json!([result("a"), result("b")]))]), "first message"),
             (json!([user, { "role": "assistant", "content": [] }]), "non-empty content"),
+            (json!([user, calls, answer(json!([failed, result("b")]))]), "if \"is_error\" is true"),
         ] {
             check(Dialect::Anthropic, json!({ "model": "m", "max_tokens": 10, "messages": messages }), expected);
         }
