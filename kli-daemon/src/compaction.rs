@@ -52,7 +52,7 @@ pub type OnRetry = Arc<dyn Fn(Retry) -> BoxFuture<'static, ()> + Send + Sync>;
 /// A request failed in a way that may pass, and is made again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Retry {
-    /// The one that failed, counted from 1.
+    /// The one that follows, counted from 1.
     pub attempt: u32,
     pub max_attempts: u32,
     pub delay_ms: u64,
@@ -281,6 +281,10 @@ impl Summarizer {
                 Ok(reply) => {
                     let text = reply.content.text().trim().to_owned();
                     let model = self.model.model_id.clone();
+                    // What came before a refusal is no summary.
+                    if let Some(why) = reply.error_message {
+                        return Err(CompactionError::Failed(Failure::fatal(RunErrorKind::BadRequest, why)));
+                    }
                     return match reply.stop_reason {
                         StopReason::Length => Err(CompactionError::CutOff { model }),
                         _ if text.is_empty() => Err(CompactionError::Empty { model }),
@@ -294,6 +298,7 @@ impl Summarizer {
             }
             let own = self.base_delay.saturating_mul(1 << (attempt - 1).min(10));
             let delay = failure.retry_after_ms.map_or(own, Duration::from_millis).min(MAX_DELAY);
+            attempt += 1;
             (self.on_retry)(Retry {
                 attempt,
                 max_attempts: self.attempts,
@@ -305,7 +310,6 @@ impl Summarizer {
                 () = cancel.cancelled() => return Err(CompactionError::Aborted),
                 () = tokio::time::sleep(delay) => {}
             }
-            attempt += 1;
         }
     }
 }

@@ -64,7 +64,7 @@ fn a_summary_that_is_asked_for_again() {
     let kinds: Vec<&str> = told.iter().filter_map(|event| event["type"].as_str()).collect();
     let one = ["compactionStart", "retryScheduled", "compactionEnd"];
     assert_eq!(kinds, [one, one].concat());
-    assert_eq!((&told[1]["attempt"], told[1].get("runId")), (&json!(1), None));
+    assert_eq!((&told[1]["attempt"], told[1].get("runId")), (&json!(2), None));
     assert!(text(&told[1]["reason"]).contains("busy now"), "{told:?}");
 }
 

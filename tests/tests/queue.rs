@@ -59,6 +59,36 @@ fn queued_while_a_run_goes_on() {
     p.server.assert_valid();
 }
 
+/// Where a run would end, what waits is said, also after a reply that its limit cut off; after an error it stays for
+/// the next run.
+#[test]
+fn queued_where_a_run_would_end() {
+    let gates = [Gate::new(), Gate::new()];
+    let mut held = gates.iter().map(|gate| [Step::Text("half".into()), Step::Hold(gate.clone())]);
+    let cut_off = held.next().unwrap().into_iter().chain([Step::End(End::Length)]);
+    let p = Place::with([Reply::steps(cut_off), Reply::text("steered"), Reply::text("followed")]);
+    let mut session = p.session();
+    session.call("prompt", json!({ "text": "start" }));
+    gates[0].reached();
+    session.call("steer", json!({ "text": "shorter" }));
+    session.call("followUp", json!({ "text": "and then" }));
+    gates[0].open();
+    assert_eq!(session.wait()["stopReason"], "done");
+    let said: Vec<String> = session.prompts().into_iter().rev().map(|(_, text)| text).collect();
+    assert_eq!(said, ["start", "shorter", "and then"]);
+
+    let failed = held.next().unwrap().into_iter().chain([Step::Reset]);
+    let refused = |_| Reply::status(401, "authentication_error", "no");
+    p.server.script([Reply::steps(failed)].into_iter().chain((0..4).map(refused)));
+    session.call("prompt", json!({ "text": "again" }));
+    gates[1].reached();
+    session.call("followUp", json!({ "text": "later" }));
+    gates[1].open();
+    assert_eq!(session.wait()["stopReason"], "error");
+    assert_eq!(session.state()["queue"]["followUp"][0]["text"], "later");
+    p.server.assert_valid();
+}
+
 #[test]
 fn aborting_a_stream() {
     let gate = Gate::new();

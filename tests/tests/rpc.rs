@@ -392,6 +392,15 @@ fn client_tools() {
         let bad = json!({ "tools": [{ "name": name, "description": "x", "parameters": { "type": "object" } }] });
         assert_eq!(editor.error("registerTools", bad).code(), -32602, "{name:?}");
     }
+    for parameters in [json!([]), json!({ "type": "string" }), json!({ "type": ["object", "null"] })] {
+        let bad = json!({ "tools": [{ "name": "x", "description": "x", "parameters": parameters }] });
+        assert_eq!(editor.error("registerTools", bad).code(), -32602, "{parameters}");
+    }
+    // Of what may be left out of a schema, providers want more than most clients say.
+    for (name, parameters) in [("any", json!({})), ("none", json!({ "type": "object" }))] {
+        let tool = json!({ "name": name, "description": "x", "parameters": parameters });
+        editor.call("registerTools", json!({ "tools": [tool] }));
+    }
     session.call("prompt", json!({ "text": "what is open?" }));
     let call = editor.until(|e| e.method == "toolCall");
     assert_eq!((&call.body["name"], &call.body["arguments"]), (&json!("buffers"), &json!({ "all": true })));

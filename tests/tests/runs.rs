@@ -201,6 +201,28 @@ fn failures_that_stay() {
     }
 }
 
+/// Where nothing would be sent, no model is asked.
+#[test]
+fn nothing_to_continue() {
+    let p = Place::with([]);
+    let mut session = p.session();
+    let refused = |session: &mut Session, what: &str| {
+        assert_eq!(session.error("continueRun", json!({})).kind(), "invalidEntry", "{what}");
+    };
+    refused(&mut session, "an empty session");
+    session.call("setSessionName", json!({ "name": "a name" }));
+    session.call("setModel", json!({ "provider": "fake", "modelId": "m2" }));
+    session.call("appendEntry", json!({ "customType": "x", "data": {} }));
+    refused(&mut session, "settings and a name");
+    session.call("bash", json!({ "command": "echo secret", "excludeFromContext": true }));
+    refused(&mut session, "what the model is not to see");
+    assert_eq!(p.server.requests().len(), 0);
+    session.call("bash", json!({ "command": "echo seen" }));
+    assert_eq!(session.call("continueRun", json!({ "wait": true }))["stopReason"], "done");
+    refused(&mut session, "a whole reply");
+    p.server.assert_valid();
+}
+
 #[test]
 fn a_persons_own_command() {
     let p = Place::with([]);

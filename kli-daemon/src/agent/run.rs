@@ -69,23 +69,21 @@ async fn turns<H: RunHost>(
         host.emit(RunEvent::TurnEnd { usage }).await;
         match stop {
             Next::Turn => {}
-            Next::End(RunStop::Done) => {
+            // Here the run would end: what waits is said first.
+            Next::End(stop @ (RunStop::Done | RunStop::Length | RunStop::Refused)) => {
                 if cancel.is_cancelled() {
                     return Ok(RunStop::Aborted);
                 }
                 let more = match options.max_turns.is_some_and(|max| turns >= max) {
                     // What waits stays queued: there is no turn left to answer it.
-                    true if host.anything_queued().await? => return Ok(RunStop::MaxTurns),
+                    true if host.anything_queued().await? && stop == RunStop::Done => return Ok(RunStop::MaxTurns),
                     true => false,
                     false => host.more_to_say().await?,
                 };
                 if !more {
-                    return Ok(RunStop::Done);
+                    outcome.error = refusal.filter(|_| stop == RunStop::Refused);
+                    return Ok(stop);
                 }
-            }
-            Next::End(RunStop::Refused) => {
-                outcome.error = outcome.error.take().or(refusal);
-                return Ok(RunStop::Refused);
             }
             Next::End(stop) => return Ok(stop),
         }

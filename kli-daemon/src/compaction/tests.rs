@@ -42,6 +42,12 @@ fn stopped(text: &str, stop_reason: StopReason) -> StreamEvent {
     StreamEvent::Done(Box::new(AssistantMessage { content: text.into(), stop_reason, usage, ..Default::default() }))
 }
 
+/// A whole reply that gives a reason why it does not go on.
+fn refused(text: &str) -> StreamEvent {
+    let error_message = Some("The model refused.".to_owned());
+    StreamEvent::Done(Box::new(AssistantMessage { content: text.into(), error_message, ..Default::default() }))
+}
+
 fn failed(kind: RunErrorKind, retryable: bool) -> StreamEvent {
     let failure = Failure { kind, message: "no".into(), retryable, retry_after_ms: None };
     StreamEvent::Failed { failure, partial: Box::default() }
@@ -155,6 +161,8 @@ async fn a_summary_that_is_none_changes_nothing() {
         (done(" \n"), "returned no summary"),
         (stopped("half", StopReason::Length), "cut off"),
         (done(&long), "no fewer than"),
+        (refused("I cannot do that."), "stays as it was: The model refused."),
+        (refused(""), "stays as it was: The model refused."),
         (failed(RunErrorKind::BadRequest, false), "The summary failed, and the conversation stays as it was: no"),
         (StreamEvent::Started, "had no end"),
     ] {
@@ -183,7 +191,7 @@ async fn failures_that_may_pass_are_tried_again() {
         assert_eq!(run(&turns(20), &by).await.is_ok(), ok);
         assert_eq!(provider.asked.lock().unwrap().len(), 3);
         let retry = |attempt, delay_ms| Retry { attempt, max_attempts: 3, delay_ms, reason: "no".into() };
-        assert_eq!(*told.lock().unwrap(), [retry(1, 1_000), retry(2, 2_000)]);
+        assert_eq!(*told.lock().unwrap(), [retry(2, 1_000), retry(3, 2_000)]);
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod decode;
 mod encode;
+mod names;
 
 use super::{Call, Decoder, Dialect, Request, Start, Target};
 

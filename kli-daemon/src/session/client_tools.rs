@@ -146,7 +146,8 @@ fn check(tools: &[ClientTool], taken: &[String]) -> Result<(), ApiError> {
         if tools.iter().take(index).any(|other| other.name == *name) {
             return fault(format!("{name} is named twice"));
         }
-        if !tool.parameters.is_object() {
+        let of_object = |schema: &crate::tool::Arguments| schema.get("type").is_none_or(|kind| kind == "object");
+        if !tool.parameters.as_object().is_some_and(of_object) {
             return fault(format!("the parameters of {name} must be a JSON schema of an object"));
         }
     }

@@ -13,7 +13,7 @@ pub fn problems(dialect: Dialect, body: &Value, headers: &[(String, String)]) ->
     if messages(body).is_empty() {
         found.push("messages: at least one message is required".to_owned());
     }
-    unique_tools(body, &mut found);
+    declared_tools(body, &mut found);
     match dialect {
         Dialect::OpenAiChat => chat(body, &mut found),
         Dialect::OpenAiResponses => responses(body, &mut found),
@@ -23,7 +23,7 @@ pub fn problems(dialect: Dialect, body: &Value, headers: &[(String, String)]) ->
     found
 }
 
-fn unique_tools(body: &Value, found: &mut Vec<String>) {
+fn declared_tools(body: &Value, found: &mut Vec<String>) {
     let tools = body["tools"].as_array().map_or(&[][..], Vec::as_slice);
     let declarations = tools.iter().flat_map(|tool| match tool["functionDeclarations"].as_array() {
         Some(declarations) => declarations.iter().collect(),
@@ -41,6 +41,14 @@ fn unique_tools(body: &Value, found: &mut Vec<String>) {
         }
         if !names.insert(name) {
             found.push(format!("tools: Tool names must be unique. ({name})"));
+        }
+        let schema = ["/function/parameters", "/parameters", "/input_schema", "/parametersJsonSchema"]
+            .into_iter()
+            .find_map(|place| tool.pointer(place));
+        if schema.is_some_and(|schema| schema["type"] != "object" || !schema["properties"].is_object()) {
+            found.push(format!(
+                "Invalid schema for function '{name}': schema must be of type \"object\" and have properties"
+            ));
         }
     }
 }
@@ -208,6 +216,14 @@ fn anthropic(body: &Value, headers: &[(String, String)], found: &mut Vec<String>
                         found.push("messages: `tool_use` ids must be unique".to_owned());
                     }
                     open.push(id.to_owned());
+                }
+                Some("tool_result") if block["is_error"] == true => {
+                    let mut inside = block["content"].as_array().into_iter().flatten();
+                    if inside.any(|part| part["type"] != "text") {
+                        found.push(format!(
+                            "{at}.content.{k}.tool_result: all content must be type \"text\" if \"is_error\" is true"
+                        ));
+                    }
                 }
                 Some("thinking") if is_blank(&block["signature"]) => {
                     found.push(format!("{at}.content.{k}.thinking.signature: Field required"));
@@ -382,6 +398,14 @@ mod tests {
         }
         let tool = json!({ "type": "function", "function": { "name": "read" } });
         check(Dialect::OpenAiChat, json!({ "model": "m", "messages": [user], "tools": [tool, tool] }), "unique");
+        for (schema, expected) in [
+            (json!({ "type": "object", "properties": {} }), ""),
+            (json!({}), "type"),
+            (json!({ "type": "object" }), "have properties"),
+        ] {
+            let tool = json!({ "type": "function", "function": { "name": "read", "parameters": schema } });
+            check(Dialect::OpenAiChat, json!({ "model": "m", "messages": [user], "tools": [tool] }), expected);
+        }
     }
 
     #[test]
@@ -394,6 +418,8 @@ mod tests {
         let text = json!({ "type": "text", "text": "next" });
         let thinking = json!({ "role": "assistant", "content": [{ "type": "thinking", "thinking": "x" }, text] });
         let answer = |blocks: Value| json!({ "role": "user", "content": blocks });
+        let failed =
+            json!({ "type": "tool_result", "tool_use_id": "a", "is_error": true, "content": [{ "type": "image" }] });
         for (messages, expected) in [
             (json!([user]), ""),
             (json!([user, calls, answer(json!([result("a"), result("b"), text]))]), ""),
@@ -406,6 +432,7 @@ mod tests {
             (json!([user, thinking]), "signature"),
             (json!([calls, answer(json!([result("a"), result("b")]))]), "first message"),
             (json!([user, { "role": "assistant", "content": [] }]), "non-empty content"),
+            (json!([user, calls, answer(json!([failed, result("b")]))]), "if \"is_error\" is true"),
         ] {
             check(Dialect::Anthropic, json!({ "model": "m", "max_tokens": 10, "messages": messages }), expected);
         }

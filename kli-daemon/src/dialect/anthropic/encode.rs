@@ -83,7 +83,9 @@ fn messages<'a>(turns: &'a [Turn<'_>]) -> Vec<Json<'a>> {
         let (role, blocks) = match turn {
             Turn::User(parts) => ("user", parts.iter().map(part).collect()),
             Turn::Assistant(said) => ("assistant", assistant(said)),
-            Turn::Results(results) => ("user", results.iter().map(result).collect()),
+            Turn::Results(results) => {
+                ("user", results.iter().map(result).chain(results.iter().flat_map(pictures)).collect())
+            }
         };
         if blocks.is_empty() {
             continue;
@@ -142,10 +144,22 @@ fn block_of<'a>(piece: &'a Piece<'_>) -> Option<Json<'a>> {
 }
 
 fn result<'a>(result: &'a Returned<'_>) -> Json<'a> {
-    let content: Vec<Json<'_>> = result.parts.iter().map(part).collect();
+    let inside = |part: &&Part<'_>| !result.is_error || matches!(part, Part::Text(_));
+    let content: Vec<Json<'_>> = result.parts.iter().filter(inside).map(part).collect();
     let mut block = object! { "type" => "tool_result", "tool_use_id" => result.id.as_ref(), "content" => content };
     if result.is_error {
         block.set("is_error", true);
     }
     block
+}
+
+/// The pictures of a result that is an error, which may hold text alone: they follow behind all results.
+fn pictures<'a>(result: &'a Returned<'_>) -> Vec<Json<'a>> {
+    let is_picture = |part: &&Part<'_>| result.is_error && matches!(part, Part::Image(_));
+    let mut blocks: Vec<Json<'_>> = result.parts.iter().filter(is_picture).map(part).collect();
+    if !blocks.is_empty() {
+        let text = format!("Image from the result of {}:", result.name);
+        blocks.insert(0, object! { "type" => "text", "text" => text });
+    }
+    blocks
 }

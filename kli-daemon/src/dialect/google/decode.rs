@@ -4,6 +4,7 @@ use kli_protocol::api::RunErrorKind;
 use kli_protocol::record::Usage;
 use serde_json::Value;
 
+use super::names::own_name;
 use crate::dialect::assembler::Slot;
 use crate::dialect::{Assembler, Decoder, Failure, Heard, Start, event, failure};
 use crate::sse;
@@ -49,7 +50,7 @@ impl GeminiDecoder {
         if let Some(call) = part.get("functionCall") {
             let slot = self.reply.open_call();
             self.reply.call_id(slot, call.get("id").and_then(Value::as_str).unwrap_or_default());
-            self.reply.call_name(slot, call.get("name").and_then(Value::as_str).unwrap_or_default());
+            self.reply.call_name(slot, own_name(call.get("name").and_then(Value::as_str).unwrap_or_default()));
             if let Some(arguments) = call.get("args").filter(|arguments| !arguments.is_null()) {
                 self.reply.call_arguments(slot, &arguments.to_string());
             }

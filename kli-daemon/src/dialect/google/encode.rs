@@ -2,6 +2,7 @@
 
 use serde_json::Value;
 
+use super::names::sent_name;
 use crate::dialect::json::{Fields, Json, object};
 use crate::dialect::transform::{self, IdRule, Part, Piece, Returned, Said, Turn};
 use crate::dialect::{Api, Call, Request, Target, quirks};
@@ -18,7 +19,7 @@ pub fn call(request: &Request, _target: Target<'_>) -> Call {
     if !request.tools.is_empty() {
         let tools = request.tools.iter().map(|tool| {
             object! {
-                "name" => tool.name.as_str(),
+                "name" => sent_name(&tool.name),
                 "description" => tool.description.as_str(),
                 "parametersJsonSchema" => &tool.parameters,
             }
@@ -130,7 +131,7 @@ fn assistant<'a>(said: &'a Said<'_>, signatures_required: bool) -> Vec<Json<'a>>
                 calls += 1;
                 let own = call.thought_signature.as_deref().filter(|_| said.own);
                 let signature = own.or((signatures_required && calls == 1).then_some(NO_SIGNATURE));
-                let call = object! { "name" => call.name.as_str(), "args" => &call.arguments };
+                let call = object! { "name" => sent_name(&call.name), "args" => &call.arguments };
                 (object! { "functionCall" => call }, signature)
             }
         };
@@ -144,7 +145,8 @@ fn assistant<'a>(said: &'a Said<'_>, signatures_required: bool) -> Vec<Json<'a>>
 
 fn response<'a>(result: &'a Returned<'_>) -> Json<'a> {
     let key = if result.is_error { "error" } else { "output" };
-    object! { "functionResponse" => object! { "name" => result.name, "response" => object! { key => result.text() } } }
+    let response = object! { key => result.text() };
+    object! { "functionResponse" => object! { "name" => sent_name(result.name), "response" => response } }
 }
 
 /// Pictures follow in a message of their own: beside responses, their number would no longer be that of the calls.

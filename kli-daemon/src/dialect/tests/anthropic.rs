@@ -110,9 +110,11 @@ fn what_is_sent() {
         { "role": "assistant", "content": [
             { "type": "text", "text": " " },
             { "type": "toolCall", "id": "functions.read:0", "name": "read", "arguments": {} },
-            { "type": "toolCall", "id": "c2", "name": "read", "arguments": { "path": "b" } }] },
+            { "type": "toolCall", "id": "c2", "name": "read", "arguments": { "path": "b" } },
+            { "type": "toolCall", "id": "c3", "name": "read", "arguments": {} }] },
         { "role": "toolResult", "toolCallId": "functions.read:0", "toolName": "read", "content": [png], "isError": true },
         { "role": "toolResult", "toolCallId": "c2", "toolName": "read", "content": [] },
+        { "role": "toolResult", "toolCallId": "c3", "toolName": "read", "content": [png] },
         { "role": "user", "content": "and?" }
     ]);
     let call = Api::Anthropic
@@ -121,6 +123,7 @@ fn what_is_sent() {
     assert_eq!((call.path.as_str(), call.key_header), ("/v1/messages", ("x-api-key", "")));
     assert!(call.headers.contains(&("anthropic-version", "2023-06-01".into())));
     let mark = json!({ "type": "ephemeral" });
+    let picture = json!({ "type": "image", "source": { "type": "base64", "media_type": "image/png", "data": "aGk=" } });
     assert_eq!(
         serde_json::from_slice::<Value>(&call.body).unwrap(),
         json!({
@@ -132,12 +135,16 @@ fn what_is_sent() {
                 { "role": "user", "content": [{ "type": "text", "text": "look", "cache_control": mark }] },
                 { "role": "assistant", "content": [
                     { "type": "tool_use", "id": "functions_read_0", "name": "read", "input": {} },
-                    { "type": "tool_use", "id": "c2", "name": "read", "input": { "path": "b" } }] },
+                    { "type": "tool_use", "id": "c2", "name": "read", "input": { "path": "b" } },
+                    { "type": "tool_use", "id": "c3", "name": "read", "input": {} }] },
                 { "role": "user", "content": [
+                    // What is an error holds text alone: its picture follows behind all results.
                     { "type": "tool_result", "tool_use_id": "functions_read_0", "content": [
-                        { "type": "text", "text": "(an image)" },
-                        { "type": "image", "source": { "type": "base64", "media_type": "image/png", "data": "aGk=" } }], "is_error": true },
+                        { "type": "text", "text": "(an image)" }], "is_error": true },
                     { "type": "tool_result", "tool_use_id": "c2", "content": [{ "type": "text", "text": "(no output)" }] },
+                    { "type": "tool_result", "tool_use_id": "c3", "content": [{ "type": "text", "text": "(an image)" }, picture] },
+                    { "type": "text", "text": "Image from the result of read:" },
+                    picture,
                     { "type": "text", "text": "and?", "cache_control": mark }] }
             ],
             "max_tokens": 4096

@@ -109,3 +109,22 @@ fn thinking() {
     check("gemini-2.5-flash", Some("medium"), json!({ "includeThoughts": true, "thinkingBudget": 8192 }));
     check("gemini-3-pro-preview", Some("max"), json!({ "includeThoughts": true, "thinkingLevel": "high" }));
 }
+
+/// Gemini refuses a whole request for a tool whose name begins with a digit; clients and models may give one.
+#[test]
+fn names_that_begin_with_a_digit() {
+    let reply = play(&[parts(json!([{ "functionCall": { "name": "_9lives", "args": {} } }])), stop("STOP")]);
+    assert_eq!(reply.calls(), json!([["call_000000000abc_1", "9lives", {}]]));
+    let messages = json!([
+        { "role": "user", "content": "go" },
+        Message::Assistant(reply.message.clone()),
+        { "role": "toolResult", "toolCallId": "call_000000000abc_1", "toolName": "9lives", "content": "x" }
+    ]);
+    let mut request = request(thinker("google", "gemini-3-pro"), messages);
+    let tool = ToolDescription { name: "9lives".into(), ..request.tools[0].clone() };
+    request.tools = Arc::new([tool]);
+    let body = encode(Api::Google, URL, &request);
+    assert_eq!(body["tools"][0]["functionDeclarations"][0]["name"], "_9lives");
+    assert_eq!(body["contents"][1]["parts"][0]["functionCall"]["name"], "_9lives");
+    assert_eq!(body["contents"][2]["parts"][0]["functionResponse"]["name"], "_9lives");
+}

@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use kli_protocol::ApiError;
 use kli_protocol::api::{Mode, ModelRef, ToolDescription};
+use serde_json::{Map, Value};
 
 use super::Actor;
 use crate::context::estimate;
@@ -149,6 +150,15 @@ fn describe(spec: &ToolSpec) -> ToolDescription {
     ToolDescription {
         name: spec.name.clone(),
         description: spec.description.clone(),
-        parameters: spec.parameters.clone(),
+        parameters: object_schema(&spec.parameters),
     }
+}
+
+/// The schema with what providers insist on, though it may be left out: one tool without it, and each request is
+/// refused.
+fn object_schema(schema: &Value) -> Value {
+    let mut schema = schema.as_object().cloned().unwrap_or_default();
+    schema.insert("type".into(), "object".into());
+    schema.entry("properties").or_insert_with(|| Map::new().into());
+    schema.into()
 }

@@ -19,7 +19,7 @@ use super::write::Draft;
 use super::{Actor, Ix};
 use crate::agent::{self, Outcome, RunEvent, RunOptions};
 use crate::context::Window;
-use crate::session::branch::RunMark;
+use crate::session::branch::{self, RunMark};
 
 /// Runs whose outcome is remembered.
 const REMEMBERED: usize = 100;
@@ -204,13 +204,13 @@ impl Actor {
     /// A run of an earlier daemon, which the tree remembers by its prompt.
     fn outcome_of_earlier(&self, run_id: &str) -> Option<RunOutcome> {
         let entry_id = run_id.strip_prefix("run_")?;
-        crate::session::branch::outcome(&self.log, entry_id)
+        branch::outcome(&self.log, entry_id)
     }
 
     fn last_earlier_run(&self) -> Option<(String, RunOutcome)> {
-        let prompt = crate::session::branch::last_prompt(&self.log, self.log.leaf())?;
+        let prompt = branch::last_prompt(&self.log, self.log.leaf())?;
         let id = self.log.id(prompt);
-        let outcome = crate::session::branch::outcome(&self.log, &id)?;
+        let outcome = branch::outcome(&self.log, &id)?;
         Some((super::prompts::run_id_of(&id), outcome))
     }
 
@@ -218,8 +218,7 @@ impl Actor {
         self.check_quiet()?;
         self.catch_up()?;
         self.check_writable()?;
-        let answered = self.with_end(Window::is_answered).map_err(crate::session::api_error)?;
-        if self.log.leaf().is_none() || (answered && !self.anything_queued()) {
+        if !self.anything_queued() && self.is_answered()? {
             return Err(ApiError::new(ErrorKind::InvalidEntry, "There is nothing to continue: prompt it instead."));
         }
         let model = self.branch.model.clone();
@@ -239,6 +238,14 @@ impl Actor {
             max_turns: None,
         });
         Ok(Started { result: PromptResult { run_id, ..PromptResult::default() }, ended: Some(ended) })
+    }
+
+    /// Nothing waits for the model's words: it has said all it had to say, or nothing on the branch is sent, such as
+    /// settings and a name alone.
+    fn is_answered(&self) -> Result<bool, ApiError> {
+        let model = self.model_info(&self.branch.model);
+        let look = |end: &Window| end.is_answered() || branch::messages(end, &model).messages.is_empty();
+        self.with_end(look).map_err(crate::session::api_error)
     }
 
     /// Ends the run that goes on (only `run_id`, if given) and what else goes on. The receiver tells when it is

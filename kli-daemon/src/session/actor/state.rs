@@ -135,7 +135,7 @@ impl Actor {
     }
 
     /// What is known of a model, whether or not it can be asked.
-    fn model_info(&self, model: &ModelRef) -> Arc<ModelInfo> {
+    pub(super) fn model_info(&self, model: &ModelRef) -> Arc<ModelInfo> {
         let models = self.deps.models();
         if let Ok((info, _)) = models.find(&model.provider, &model.model_id) {
             return info;
