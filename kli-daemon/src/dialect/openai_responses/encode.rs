@@ -75,10 +75,12 @@ fn part<'a>(part: &'a Part<'_>) -> Json<'a> {
     }
 }
 
+/// Words go in front of calls: between a call and its output the API wants nothing else.
 fn assistant<'a>(said: &'a Said<'_>, out: &mut Vec<Json<'a>>) {
+    let mut calls = Vec::new();
     // Reasoning is refused unless the item that it led to follows.
-    let last = said.pieces.iter().rposition(|piece| !matches!(piece, Piece::Thinking(_))).unwrap_or(0);
-    for (at, piece) in said.pieces.iter().enumerate() {
+    let mut reasoned = Vec::new();
+    for piece in &said.pieces {
         match piece {
             Piece::Text { text, signature } => {
                 let content = vec![object! { "type" => "output_text", "text" => *text }];
@@ -87,13 +89,14 @@ fn assistant<'a>(said: &'a Said<'_>, out: &mut Vec<Json<'a>>) {
                 if let Some(phase) = signed.as_ref().and_then(|s| s.get("phase")) {
                     item.set("phase", phase.clone());
                 }
+                out.append(&mut reasoned);
                 out.push(item);
             }
-            Piece::Thinking(block) if at < last => out.extend(block.thinking_signature.as_deref().and_then(reasoning)),
-            Piece::Thinking(_) => {}
+            Piece::Thinking(block) => reasoned.extend(block.thinking_signature.as_deref().and_then(reasoning)),
             Piece::Call { id, call } => {
                 let arguments = serde_json::to_string(&call.arguments).unwrap_or_default();
-                out.push(object! {
+                calls.append(&mut reasoned);
+                calls.push(object! {
                     "type" => "function_call",
                     "call_id" => id.as_ref(),
                     "name" => call.name.as_str(),
@@ -102,6 +105,7 @@ fn assistant<'a>(said: &'a Said<'_>, out: &mut Vec<Json<'a>>) {
             }
         }
     }
+    out.append(&mut calls);
 }
 
 /// The reasoning item that a signature holds. Without encrypted content it would be a reference to something

@@ -169,3 +169,28 @@ fn images_in_results() {
     let body = encode(Api::OpenaiResponses, URL, &request(model("openai", "gpt"), messages));
     assert_eq!(body["input"][2]["output"][1]["image_url"], "data:image/png;base64,aGk=");
 }
+
+/// A reply may speak after a call; before the call's output comes, the API wants nothing but calls.
+#[test]
+fn words_after_a_call_go_in_front_of_it() {
+    let signed = |id: &str| {
+        let item = json!({ "type": "reasoning", "id": id, "summary": [], "encrypted_content": id });
+        json!({ "type": "thinking", "thinking": "hm", "thinkingSignature": item.to_string() })
+    };
+    let text = |text: &str| json!({ "type": "text", "text": text });
+    let call = |id: &str| json!({ "type": "toolCall", "id": id, "name": "read", "arguments": {} });
+    let content =
+        json!([signed("r1"), call("c1"), text("a"), signed("r2"), text("b"), signed("r3"), call("c2"), signed("r4")]);
+    let said = json!({ "role": "assistant", "api": "openai-responses", "provider": "openai", "model": "gpt", "content": content });
+    let result = |id: &str| json!({ "role": "toolResult", "toolCallId": id, "toolName": "read", "content": "x" });
+    let messages = json!([{ "role": "user", "content": "go" }, said, result("c1"), result("c2")]);
+    let body = encode(Api::OpenaiResponses, URL, &request(thinker("openai", "gpt"), messages));
+    let shape: Vec<String> = body["input"].as_array().unwrap()[1..]
+        .iter()
+        .map(|item| {
+            let told = [&item["encrypted_content"], &item["content"][0]["text"], &item["call_id"]];
+            told.into_iter().filter_map(Value::as_str).collect()
+        })
+        .collect();
+    assert_eq!(shape, ["a", "r2", "b", "r1", "c1", "r3", "c2", "c1", "c2"]);
+}
