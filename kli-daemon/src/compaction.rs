@@ -29,7 +29,7 @@ const MAX_REQUESTS: usize = 64;
 const MAX_HALVINGS: u32 = 4;
 /// Parts below this are not worth a request.
 const MIN_PART: u64 = 256;
-/// Longest wait before another attempt.
+/// Longest wait before another attempt, unless the provider asks for more.
 const MAX_DELAY: Duration = Duration::from_secs(30);
 
 /// Who summarises, and how.
@@ -297,7 +297,7 @@ impl Summarizer {
                 return Err(CompactionError::Failed(failure));
             }
             let own = self.base_delay.saturating_mul(1 << (attempt - 1).min(10));
-            let delay = failure.retry_after_ms.map_or(own, Duration::from_millis).min(MAX_DELAY);
+            let delay = failure.retry_after_ms.map_or(own.min(MAX_DELAY), Duration::from_millis);
             attempt += 1;
             (self.on_retry)(Retry {
                 attempt,

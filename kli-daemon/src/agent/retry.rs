@@ -1,5 +1,7 @@
 //! How long to wait before asking again.
 
+use crate::dialect::failure::LONGEST_WAIT_MS;
+
 /// Of the configuration, `[retry]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RetrySettings {
@@ -14,7 +16,7 @@ impl Default for RetrySettings {
     }
 }
 
-/// The longest wait that is still a wait; a provider that asks for more ends the run.
+/// The longest wait of our own choice.
 pub const MAX_DELAY_MS: u64 = 120_000;
 
 /// What to do after a failed attempt.
@@ -34,7 +36,7 @@ pub fn next(settings: RetrySettings, attempt: u32, asked_ms: Option<u64>, jitter
     // Between 75 % and 125 % of it, so that many sessions do not come back at once.
     let own = (doubled as f64 * (0.75 + jitter.clamp(0.0, 1.0) / 2.0)) as u64;
     match asked_ms {
-        Some(asked) if asked > MAX_DELAY_MS => Next::GiveUp,
+        Some(asked) if asked > LONGEST_WAIT_MS => Next::GiveUp,
         Some(asked) => Next::Wait(asked.max(own.min(1000))),
         None => Next::Wait(own),
     }
@@ -54,6 +56,7 @@ mod tests {
             (4, None, Next::GiveUp),
             (1, Some(2000), Next::Wait(2000)),
             (1, Some(0), Next::Wait(1000)),
+            (1, Some(LONGEST_WAIT_MS), Next::Wait(LONGEST_WAIT_MS)),
             (1, Some(3_600_000), Next::GiveUp),
         ] {
             assert_eq!(next(s, attempt, asked, 0.5), want, "{attempt} {asked:?}");

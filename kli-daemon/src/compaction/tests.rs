@@ -179,8 +179,15 @@ async fn a_summary_that_is_none_changes_nothing() {
 
 #[tokio::test(start_paused = true)]
 async fn failures_that_may_pass_are_tried_again() {
-    for (failures, ok) in [(2, true), (3, false)] {
-        let answer = move |n, _: &str| if n <= failures { failed(RunErrorKind::Overloaded, true) } else { done("S") };
+    // What a provider asks for is waited.
+    for (failures, ok, asked, waits) in
+        [(2, true, None, [1_000, 2_000]), (3, false, None, [1_000, 2_000]), (2, true, Some(200_000), [200_000; 2])]
+    {
+        let answer = move |n, _: &str| {
+            let StreamEvent::Failed { mut failure, partial } = failed(RunErrorKind::Overloaded, true) else { panic!() };
+            failure.retry_after_ms = asked;
+            if n <= failures { StreamEvent::Failed { failure, partial } } else { done("S") }
+        };
         let (mut by, provider) = summarizer(answer, 100_000);
         let told = Arc::<Mutex<Vec<Retry>>>::default();
         let listener = told.clone();
@@ -191,7 +198,7 @@ async fn failures_that_may_pass_are_tried_again() {
         assert_eq!(run(&turns(20), &by).await.is_ok(), ok);
         assert_eq!(provider.asked.lock().unwrap().len(), 3);
         let retry = |attempt, delay_ms| Retry { attempt, max_attempts: 3, delay_ms, reason: "no".into() };
-        assert_eq!(*told.lock().unwrap(), [retry(2, 1_000), retry(3, 2_000)]);
+        assert_eq!(*told.lock().unwrap(), [retry(2, waits[0]), retry(3, waits[1])]);
     }
 }
 

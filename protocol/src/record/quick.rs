@@ -248,6 +248,22 @@ mod tests {
         );
     }
 
+    /// A number that was written is the number that is read.
+    #[test]
+    fn costs_keep_their_last_digit() {
+        for total in [0.002962, 0.0029620000000000002, 0.1 + 0.2, 1e-7, 123_456.789] {
+            let line = format!(
+                r#"{{"type":"message","id":"a","message":{{"role":"assistant","content":[],"usage":{{"cost":{{"total":{total}}}}}}}}}"#
+            );
+            let Some(Body::Message(MessageBody { message: Message::Assistant(reply), .. })) =
+                super::message(&line).map(|record| record.body)
+            else {
+                panic!("{line}")
+            };
+            assert_eq!(reply.usage.cost.total, total);
+        }
+    }
+
     #[test]
     fn odd_shapes_are_left_to_the_lenient_way() {
         for message in [
