@@ -381,7 +381,10 @@ struct Started {
 /// Why there was no hand-shake.
 fn no_greeting(error: &ClientInitializeError) -> String {
     match error {
-        ClientInitializeError::TransportError { error, .. } => in_full(error.error.as_ref()),
+        // A reply without a body leaves the colon in front of it.
+        ClientInitializeError::TransportError { error, .. } => {
+            in_full(error.error.as_ref()).trim_end_matches([':', ' ']).to_owned()
+        }
         ClientInitializeError::ConnectionClosed(_) => CLOSED.to_owned(),
         ClientInitializeError::JsonRpcError(error) => format!("it answered {:?}", error.message),
         error => format!("it did not greet: {error}"),
